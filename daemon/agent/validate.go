@@ -30,9 +30,9 @@ const (
 	maxText     = 1 << 10  // name, description and version, in bytes
 	maxWord     = 256      // name of a model, tool or program, in bytes
 	maxWords    = 256      // names of models, tools or programs in one list
-	maxSteps    = 64       // steps of the setup
-	maxFiles    = 64       // files in one list
-	maxPersonas = 32       // personas of an agent
+	maxSteps    = 64       // maximum number of steps of the setup
+	maxFiles    = 64       // maximum number of files in one list
+	maxPersonas = 32       // maximum number of personas of an agent
 	maxPool     = 64       // sandboxes in the pool of an agent; see caisson.Warm
 	maxStrings  = 1 << 20  // total size of all arguments, or of all environment variables, in bytes
 	maxPath     = 4096     // size of a path in bytes

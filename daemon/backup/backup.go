@@ -44,8 +44,8 @@ const (
 // Limits of archives.
 const (
 	maxEntries  = 4 << 20   // number of entries in an archive
-	maxNames    = 256 << 20 // bytes of all names
-	maxNameSize = 4096      // bytes of one name
+	maxNames    = 256 << 20 // total size of the names of all entries in bytes
+	maxNameSize = 4096      // size of the name of one entry in bytes
 	maxJSON     = 1 << 20   // bytes of the header and of the manifest, each
 )
 

@@ -67,7 +67,7 @@ func explain(err error) error {
 type reader struct {
 	ctx   context.Context
 	tar   *tar.Reader
-	put   sink            // called for each entry
+	put   sink            // function that is called for each entry
 	tally *tally          // count and hash of the entries so far
 	dirs  map[string]bool // names of the directories that were read so far
 	seen  map[string]bool // names of all entries that were read so far

@@ -59,7 +59,7 @@ func runKeyCommand(ctx context.Context, argv []string) (caisson.Secret, error) {
 // limitedBuffer is a buffer for at most limit bytes. A write that exceeds the limit sets exceeded, calls onExceeded and returns
 // an error.
 type limitedBuffer struct {
-	b          bytes.Buffer // the content
+	b          bytes.Buffer // the content of the buffer
 	limit      int          // maximum size of the buffer in bytes
 	exceeded   bool         // a write has exceeded limit
 	onExceeded func()       // called when a write exceeds limit

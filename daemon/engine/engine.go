@@ -41,8 +41,8 @@ type Config struct {
 	Data      DataConfig       // data directory, events and credential key
 	Platform  string           // gVisor's platform: systrap or ptrace; "" and auto mean systrap
 	Limits    sandboxes.Limits // limits of all sandboxes together
-	Images    ImageConfig      // pulls of images
-	Models    ModelConfig      // model gateway
+	Images    ImageConfig      // how images are pulled
+	Models    ModelConfig      // models, and the gateway that serves them
 	Addresses AddressConfig    // addresses of this machine
 	Agents    AgentConfig      // agents and their runs
 	Work      WorkConfig       // workspaces and repositories
@@ -116,7 +116,7 @@ type Engine struct {
 	volumes    *volumes.Core    // core of volumes
 	repos      *repos.Core      // core of repositories
 	runs       *runs.Core       // core of runs
-	access     *access          // connections, terminals and SSH
+	access     *access          // services with which clients reach programs in sandboxes
 	process    process          // binary and start of the daemon's process
 }
 
@@ -299,7 +299,7 @@ func (e *Engine) Run(ctx context.Context, ready func() error) error {
 }
 
 const (
-	housekeeping    = time.Hour      // interval of housekeep
+	housekeeping    = time.Hour      // interval at which housekeep removes old entries
 	answerRetention = 24 * time.Hour // how long answers to requests with idempotency keys are kept
 )
 

@@ -36,7 +36,7 @@ type gateway struct {
 	runs     *models.GatewayRuns  // runs of other machines
 	listener *os.File             // listens for sandboxes of other machines; nil for none
 	ingress  *os.File             // listens for requests of routes; nil for none
-	routes   *routes.Core         // set by construct
+	routes   *routes.Core         // core of routes; set by construct
 }
 
 // newGateway constructs a gateway. The wire process is not started before run is called.

@@ -16,15 +16,15 @@ import (
 )
 
 var (
-	providerName   = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)    // name of a provider
-	credentialName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]{0,63}$`) // name of a credential
-	variableName   = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`) // name of an environment variable
+	providerName   = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)    // format of the name of a provider
+	credentialName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]{0,63}$`) // format of the name of a credential
+	variableName   = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`) // format of the name of an environment variable
 )
 
 const (
 	maxModelName   = 256                     // bytes in the alias or the upstream name of a model
 	maxModelTokens = 1_000_000_000           // tokens in the context window or in an answer of a model
-	maxModelPrice  = 10_000 * caisson.Dollar // price per million tokens
+	maxModelPrice  = 10_000 * caisson.Dollar // highest price per million tokens
 )
 
 // providerKinds returns the valid kinds of providers.

@@ -19,7 +19,7 @@ const (
 	mirrorDir = "mirror"
 	viewsDir  = "views"
 	storesDir = "stores"
-	newDir    = "new" // temporary directories, see fill
+	newDir    = "new" // directory of temporary directories, see fill
 )
 
 // directories creates, opens and locks the directories that contain all files of repositories.

@@ -24,7 +24,7 @@ const (
 // queue schedules the attempts of deliveries and stores their outcomes.
 type queue struct {
 	deliveries deliveries                                     // deliveries in the store
-	sender     *sender                                        // executes one attempt
+	sender     *sender                                        // makes one attempt to send a delivery
 	notifier   notify.Notifier[caisson.ID]                    // wakes calls of await, by id of the delivery
 	settled    func(ctx context.Context, d *caisson.Delivery) // see Config.Settled
 	background *background.Group                              // runs the goroutines of attempts

@@ -113,7 +113,7 @@ type Config struct {
 	// Exec starts a process in a sandbox. It is the method of [caisson.Processes].
 	Exec          func(ctx context.Context, sandbox string, req caisson.ExecRequest) (caisson.Process, error)
 	Rules         check.Rules   // rules that pushed commits are checked by; zero means the defaults of the gate
-	Settings      Settings      // retries and limits
+	Settings      Settings      // retries of deliveries, and limits of space
 	SweepInterval time.Duration // interval of the removal of unused stores and views; 0 means 1 hour
 	// Settled is called with each delivery whose attempt has ended or that was dropped. If nil, no function is called.
 	Settled func(ctx context.Context, d *caisson.Delivery)
@@ -122,7 +122,7 @@ type Config struct {
 
 const (
 	topDir   = "relay" // name of this package's directory in the data directory
-	maxRepos = 1000    // repositories of one account
+	maxRepos = 1000    // maximum number of repositories of one account
 )
 
 // Core combines the components of this package. Its methods are for package engine, and are safe for concurrent use.

@@ -24,7 +24,7 @@ type space struct {
 type usage struct {
 	total, largestSize caisson.Size // sizes of all repositories together, and of the largest one
 	largest            string       // name of the largest repository
-	measuredAt         time.Time    // when it was measured
+	measuredAt         time.Time    // when the repositories were measured
 }
 
 // maxUsageAge is for how long a measurement is used for pushes, which are frequent.

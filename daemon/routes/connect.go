@@ -50,7 +50,7 @@ func newConnector(cfg Config, background *background.Group) *Connector {
 type target struct {
 	account string     // account of the sandbox
 	sandbox caisson.ID // sandbox to connect to
-	port    int        // port in the sandbox
+	port    int        // port in the sandbox to connect to
 	resume  bool       // the sandbox is resumed for the connection if it is suspended or paused
 }
 
@@ -61,7 +61,7 @@ const maxTries = 5
 // delay the dials of other accounts. connectTime is the timeout for connecting to a running sandbox.
 const (
 	maxAccountDials = 512              // dials of one account in progress
-	connectTime     = 10 * time.Second // timeout of one connect
+	connectTime     = 10 * time.Second // timeout for connecting to a running sandbox
 )
 
 // Dial connects to the sandbox of a route or token. If the route or token allows it, Dial first resumes the sandbox. Errors:

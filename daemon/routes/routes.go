@@ -45,7 +45,7 @@ type Config struct {
 	// Owner returns the account of a sandbox; NotFound if there is none.
 	Owner  func(ctx context.Context, sandbox caisson.ID) (account string, err error)
 	Dialer caisson.Dialer // connects to servers in sandboxes
-	Wire   Wire           // the wire process
+	Wire   Wire           // interface to the wire process
 	Events caisson.Publisher
 	Log    *slog.Logger
 }

@@ -15,14 +15,14 @@ import (
 )
 
 var (
-	namePattern   = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)             // name of a route
-	labelPattern  = regexp.MustCompile(`^[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?$`) // label of a host name
+	namePattern   = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)             // format of the name of a route
+	labelPattern  = regexp.MustCompile(`^[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?$`) // format of a label of a host name
 	portPattern   = regexp.MustCompile(`^[0-9]+-` + caisson.SandboxPrefix + `-`)  // host label of a sandbox's port
-	methodPattern = regexp.MustCompile(`^[A-Z]{1,16}$`)                           // HTTP method
+	methodPattern = regexp.MustCompile(`^[A-Z]{1,16}$`)                           // format of an HTTP method
 	// fieldPattern is the format of the name of a header field.
 	fieldPattern = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^`|~-]{1,64}$")
 	hashPattern  = regexp.MustCompile(`^[0-9a-f]{64}$`)                       // SHA-256 hash in hexadecimal
-	pathPattern  = regexp.MustCompile(`^(/[A-Za-z0-9._~!$&'()*+,=:@-]+)*/?$`) // path of a route
+	pathPattern  = regexp.MustCompile(`^(/[A-Za-z0-9._~!$&'()*+,=:@-]+)*/?$`) // format of the path of a route
 )
 
 // maxSpec is the maximum size of a route's spec in bytes, as JSON. It is small, because the wire process receives the specs of

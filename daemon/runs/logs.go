@@ -97,7 +97,7 @@ func (l *runLogs) writeDecisions(ctx context.Context, r *caisson.Run, w io.Write
 
 // logs contains the files to which the output of the agent's program is written.
 type logs struct {
-	files map[string]*os.File // open files by stream
+	files map[string]*os.File // open log files by stream
 	sizes map[string]int64    // number of bytes written, by stream
 	limit int64               // maximum size of one file, in bytes
 	cut   bool                // true if some output was not written

@@ -24,7 +24,7 @@ type provisioner struct {
 	service   caisson.Snapshots // forks snapshots
 	files     caisson.Files     // files in sandboxes
 	dirs      *directories      // directories of runs
-	relay     caisson.Relay     // nil if the daemon has no relay
+	relay     caisson.Relay     // gives access to repositories; nil if the daemon has no relay
 }
 
 // isNotExist reports whether err means that a file does not exist.

@@ -17,7 +17,7 @@ import (
 type recovery struct {
 	runs      caisson.RunStore
 	sandboxes caisson.Table[caisson.Sandbox]
-	table     caisson.Table[caisson.Session] // sessions in the store
+	table     caisson.Table[caisson.Session] // sessions of all accounts
 	sessions  *sessions                      // sessions and their sandboxes
 	lifecycle caisson.Sandboxes              // creates, changes and removes sandboxes
 	assign    assignFunc                     // assigns a sandbox to a run

@@ -15,7 +15,7 @@ const deliverTimeout = 12 * time.Minute
 
 // deliverer starts the delivery of the commits that agents have made, and waits for it.
 type deliverer struct {
-	relay   caisson.Relay // nil if there are no repositories
+	relay   caisson.Relay // delivers commits; nil if there are no repositories
 	maxWait time.Duration // how long the result of a run waits until its commits are delivered
 }
 

@@ -111,8 +111,8 @@ func (c *sessions) release(ctx context.Context, r *caisson.Run, box *caisson.San
 // Limits of the messages of earlier runs that an agent gets before a prompt of a session: maxHistory is their total size in
 // bytes, maxHistoryCount their number.
 const (
-	maxHistory      = 256 << 10 // bytes of the messages
-	maxHistoryCount = 200       // number of messages
+	maxHistory      = 256 << 10 // maximum bytes of earlier messages that an agent gets
+	maxHistoryCount = 200       // maximum number of earlier messages that an agent gets
 )
 
 // history returns the messages of the run's session before this run, oldest first, up to the limits.

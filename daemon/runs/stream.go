@@ -78,8 +78,8 @@ type recorder struct {
 
 // Limits of the queue of a recorder, beyond which add blocks.
 const (
-	maxQueued     = 1024    // number of events
-	maxQueuedSize = 1 << 20 // size of the texts of the events in bytes
+	maxQueued     = 1024    // maximum number of events in the queue
+	maxQueuedSize = 1 << 20 // maximum bytes of texts of the events in the queue
 )
 
 // newRecorder returns a recorder for the present attempt of a run.

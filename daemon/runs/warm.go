@@ -46,7 +46,7 @@ type capture struct {
 // A waiter is a caller that waits for a capture, and receives reports of its progress.
 type waiter struct {
 	mu       sync.Mutex
-	progress func(caisson.Progress) // nil once the caller has returned; guarded by mu
+	progress func(caisson.Progress) // receives the reports; nil once the caller has returned; guarded by mu
 }
 
 // report passes progress to the caller, unless the caller has returned.

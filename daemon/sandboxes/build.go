@@ -168,8 +168,8 @@ func scan(r io.Reader, line func(string)) (last string) {
 // Limits of the seeds of a template, which are the files that its set-up steps write. The limits apply to all steps together.
 // Seeds are stored in the template's row of the database; larger files belong in an image.
 const (
-	maxSeeds     = 64      // number of files
-	maxSeedBytes = 4 << 20 // contents of all files
+	maxSeeds     = 64      // maximum number of files that all steps write
+	maxSeedBytes = 4 << 20 // maximum bytes of the contents of the files that all steps write
 )
 
 // validateSeeds returns an Invalid error if a file of the set-up steps is not valid, or if all files together exceed maxSeeds or

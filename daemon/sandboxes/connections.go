@@ -13,7 +13,7 @@ import (
 // Maximum numbers of connections that are open or being made through [Connections]. The runtime has separate limits, which also
 // count connections of other components.
 const (
-	maxSandboxConnections = 512  // connections to one sandbox
+	maxSandboxConnections = 512  // maximum number of connections to one sandbox
 	maxAccountConnections = 2048 // connections to all sandboxes of one account
 )
 

@@ -23,7 +23,7 @@ type Processes struct {
 		Stats(ctx context.Context, id caisson.ID) (*caisson.Stats, error)
 	}
 	activity *activity // records uses of sandboxes
-	traffic  Traffic   // nil: no traffic statistics
+	traffic  Traffic   // counts the traffic of wires; nil: no traffic statistics
 	logs     *logs     // logs of the sandboxes' commands
 }
 

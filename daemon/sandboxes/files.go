@@ -44,7 +44,7 @@ func (gs *fileClients) close() {
 // fileClient is the file client of a sandbox. For a sandbox that does not run, the client uses a stand-in: a temporary
 // sandbox with the same files, but without command and wire, for reading only.
 type fileClient struct {
-	client  *guestd.Client // accesses the files
+	client  *guestd.Client // client of guestd, which accesses the files
 	standIn *standIn       // stand-in that the client uses; nil for a running sandbox
 	expire  *time.Timer    // closes the client of a stand-in after standInTTL without use; guarded by fileClients.mu
 	users   int            // number of calls that use the client; guarded by fileClients.mu

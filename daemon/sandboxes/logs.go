@@ -19,9 +19,9 @@ import (
 // The log of a sandbox's command consists of two files. When the newer file has grown to logSize bytes, it replaces the older
 // one, so that a command cannot fill the disk, and its latest output is always available.
 const (
-	logFile = "log"     // newer file
-	oldLog  = "log.old" // older file
-	logSize = 2 << 20   // bytes after which a new file is begun
+	logFile = "log"     // newer file of the log of a command
+	oldLog  = "log.old" // older file of the log of a command
+	logSize = 2 << 20   // size in bytes at which a new log file is begun
 )
 
 // logs writes and reads the logs of the commands of sandboxes.
@@ -77,14 +77,14 @@ func drain(out io.Writer, in *os.File) {
 // logRate limits how fast the output of a command is copied to its log; a command that writes faster is blocked. The
 // daemon writes the log, and the resources that this takes are not counted against the limits of any sandbox.
 const (
-	logRate  = 8 << 20 // bytes per second
-	logBurst = 1 << 20 // bytes that may be written at once
+	logRate  = 8 << 20 // bytes of output that are logged per second
+	logBurst = 1 << 20 // bytes of output that may be logged at once
 )
 
 // rateLimitedWriter limits the rate of the writes to w.
 type rateLimitedWriter struct {
 	ctx   context.Context // the limit applies until it ends
-	w     io.Writer       // receives what is written
+	w     io.Writer       // writer to which the data is passed on
 	limit *rate.Limiter   // limit of the rate in bytes per second
 }
 

@@ -198,7 +198,7 @@ type PolicyService struct {
 	wires   *wireChanges // stores policies and applies them to wires
 	network network      // specs of wires, and budgets
 	egress  Egress       // nil: no wires
-	traffic Traffic      // nil: no traffic statistics
+	traffic Traffic      // counts the traffic of wires; nil: no traffic statistics
 }
 
 var _ caisson.Policies = (*PolicyService)(nil)

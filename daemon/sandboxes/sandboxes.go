@@ -71,10 +71,10 @@ type Config struct {
 
 // NetworkConfig configures what sandboxes can reach.
 type NetworkConfig struct {
-	Wires   caisson.Wires // nil: sandboxes have a loopback device only
-	Egress  Egress        // required with Wires
-	Gateway Gateway       // nil: no sandbox can be granted models
-	Traffic Traffic       // nil: no traffic statistics
+	Wires   caisson.Wires // attaches wires; nil: sandboxes have a loopback device only
+	Egress  Egress        // validates policies; required with Wires
+	Gateway Gateway       // validates model grants; nil: no sandbox can be granted models
+	Traffic Traffic       // counts the traffic of wires; nil: no traffic statistics
 	// Disconnect closes connections from outside to a sandbox that is being suspended, paused or stopped; nil: there are none.
 	Disconnect func(ctx context.Context, id caisson.ID) error
 }

@@ -229,10 +229,10 @@ func mergeServices(list, over []caisson.Service) []caisson.Service {
 
 // Limits of services.
 const (
-	maxServicesSize     = 256 << 10                     // bytes of all commands and environments
-	maxReadinessTimeout = caisson.Duration(24 * 3600e9) // 24 hours
-	minReadinessPause   = caisson.Duration(100e6)       // 100 ms between two probes
-	maxReadinessPath    = 1024                          // bytes of the path of an HTTP probe
+	maxServicesSize     = 256 << 10                     // maximum bytes of the commands and environments of all services
+	maxReadinessTimeout = caisson.Duration(24 * 3600e9) // longest timeout of a readiness: 24 hours
+	minReadinessPause   = caisson.Duration(100e6)       // shortest time between two probes: 100 ms
+	maxReadinessPath    = 1024                          // longest path of an HTTP probe in bytes
 )
 
 // validateServices returns an Invalid error if services of a request are not valid.

@@ -94,9 +94,9 @@ func env(vars ...map[string]string) []string {
 }
 
 var (
-	nameForm = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`) // names of objects
-	idForm   = regexp.MustCompile(`^[a-z]{2}-[a-z2-7]{16}$`)     // ids of objects
-	envForm  = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)    // names of environment variables
+	nameForm = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`) // format of the names of objects
+	idForm   = regexp.MustCompile(`^[a-z]{2}-[a-z2-7]{16}$`)     // format of the ids of objects
+	envForm  = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)    // format of the names of environment variables
 	// userForm matches USER and USER:GROUP, with names or numbers.
 	userForm = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,31})?$`)
 	// maxStringBytes is the maximum size in bytes of all arguments of a command, or of all variables of an environment, together.
@@ -220,10 +220,10 @@ func validateRandomness(r string) error {
 // Limits of the resources that can be requested: with less than the minimum nothing can run, and more than the maximum is
 // taken for a typing error.
 const (
-	minMemory = 64 << 20 // bytes
-	minDisk   = 1 << 20  // bytes
-	maxCPUs   = 1024     // number of CPUs
-	maxPIDs   = 1 << 20  // number of processes; also the maximum number of open files
+	minMemory = 64 << 20 // minimum of memory in bytes
+	minDisk   = 1 << 20  // minimum of disk space in bytes
+	maxCPUs   = 1024     // maximum number of CPUs of a sandbox
+	maxPIDs   = 1 << 20  // maximum number of processes, and of open files, of a sandbox
 )
 
 // validateResources returns an Invalid error if a resource is out of its range; 0 means that it is not set.

@@ -38,7 +38,7 @@ type standIn struct {
 	dirs    dirs           // paths and files in the data directory
 	log     *slog.Logger
 	hidden  *idSet          // contains id until the stand-in is removed
-	ctx     context.Context // context of the removal
+	ctx     context.Context // context with which the stand-in is removed
 	removed sync.Once       // ensures that the stand-in is removed only once
 }
 

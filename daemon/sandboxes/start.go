@@ -26,7 +26,7 @@ type source struct {
 // processes starts and kills the processes of sandboxes, using the runtime and the wires.
 type processes struct {
 	runtime    starter                    // creates, restores and destroys sandboxes
-	randomness caisson.RandomnessReporter // nil: programs with shared random state are not known
+	randomness caisson.RandomnessReporter // finds programs with shared random state; nil: they are not known
 	specs      *specs                     // builds specs for the runtime
 	network    network                    // specs of wires, and budgets
 	writers    *writers                   // records which processes changed files

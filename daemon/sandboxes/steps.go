@@ -9,7 +9,7 @@ import (
 
 // A step is an action that is to be taken on a sandbox at a certain time.
 type step struct {
-	kind  act              // the action
+	kind  act              // what is done to the sandbox
 	at    time.Time        // time at which the step is due
 	until time.Time        // time at which the TTL ends; zero for steps without a TTL
 	limit caisson.Duration // the TTL, or the time without use after which the step is due
@@ -23,9 +23,9 @@ const (
 	actAnnounce            // a TTL will end soon: publish an event
 	actExpire              // the TTL has ended: pause
 	actWake                // WakeAt has come: wake or resume
-	actStop                // not in use: stop
-	actPause               // not in use: pause
-	actSuspend             // not in use: suspend
+	actStop                // the sandbox is not in use: stop
+	actPause               // the sandbox is not in use: pause
+	actSuspend             // the sandbox is not in use: suspend
 )
 
 // steps returns the future and the due steps of a sandbox, in order of precedence: the first step in the list that is due is

@@ -129,8 +129,8 @@ func isPath(ref string) bool {
 
 // Limits of a template.
 const (
-	maxSteps    = 64               // set-up steps
-	maxPool     = 64               // sandboxes in its pool
+	maxSteps    = 64               // maximum number of set-up steps of a template
+	maxPool     = 64               // maximum number of sandboxes in the pool of a template
 	stepTimeout = 10 * time.Minute // timeout of a set-up step that sets none
 )
 

@@ -15,7 +15,7 @@ type watches struct {
 		doneReporter
 		WaitCommand(ctx context.Context, id caisson.ID) (caisson.ExitStatus, error)
 	}
-	ends       caisson.EndReporter // nil: the reason why a sandbox ended is not known
+	ends       caisson.EndReporter // returns why a sandbox ended; nil: the reason is not known
 	states     states              // stored records of sandboxes
 	locks      *locks              // one lock for each sandbox
 	processes  *processes          // starts and kills processes of sandboxes

@@ -21,8 +21,8 @@ const workspaceTarget = "/workspace"
 
 // workspaces manages the workspaces and volumes of sandboxes.
 type workspaces struct {
-	layers   caisson.WorkspaceLayers   // nil: no sandbox can have a workspace
-	volumes  caisson.VolumeAttachments // nil: no sandbox can have a volume
+	layers   caisson.WorkspaceLayers   // creates workspaces; nil: no sandbox can have a workspace
+	volumes  caisson.VolumeAttachments // attaches volumes; nil: no sandbox can have a volume
 	accounts caisson.AccountStore      // accounts with their host uids
 	states   states                    // stored records of sandboxes
 	dirs     dirs                      // paths and files in the data directory

@@ -24,7 +24,7 @@ const writersTimeout = 2 * time.Second
 // writers returns and stores records of which process was the last to change each file in a workspace.
 type writers struct {
 	states  states                 // stored records of sandboxes
-	runtime caisson.WriterRecorder // nil: the runtime keeps no records
+	runtime caisson.WriterRecorder // records writers of files; nil: the runtime keeps no records
 	dirs    dirs                   // paths and files in the data directory
 	log     *slog.Logger
 }

@@ -20,7 +20,7 @@ const (
 // accounts implements [caisson.AccountStore].
 type accounts struct {
 	db     *db
-	now    func() time.Time // The clock for CreatedAt.
+	now    func() time.Time // Returns the time for CreatedAt.
 	get    *sql.Stmt
 	list   *sql.Stmt
 	getTx  *sql.Stmt // Like get, in transactions of the writer.

@@ -187,7 +187,7 @@ func drain(pool *sql.DB, n int) error {
 type preparer struct {
 	ctx context.Context
 	db  *db
-	err error // The first error.
+	err error // The first error of prepare.
 }
 
 // read prepares a statement on the read-only connections.

@@ -59,7 +59,7 @@ func (t *table[T]) query(ctx context.Context, in caisson.Scope, f caisson.Filter
 
 // query is an SQL statement under construction. Its text never contains input.
 type query struct {
-	sql  strings.Builder // The text so far.
+	sql  strings.Builder // The text of the statement so far.
 	args []any           // The arguments for the placeholders in the text.
 }
 

@@ -11,8 +11,8 @@ import (
 
 // Maximum numbers of runs and of events that one transaction removes, so that other writers are not blocked for long.
 const (
-	removeRunsBatch   = 50  // number of runs
-	removeEventsBatch = 250 // number of events
+	removeRunsBatch   = 50  // maximum number of runs that one transaction removes
+	removeEventsBatch = 250 // maximum number of events that one transaction removes
 )
 
 // runRemovalStmts are the statements for removing runs, all on the writer. The position of a removed run in lists is recorded in

@@ -73,10 +73,10 @@ type Server struct {
 	key      ed25519.PrivateKey // host key
 	tokens   Tokens             // finds the tokens of clients
 	log      *slog.Logger
-	listener *listenerState // connections from the listener
+	listener *listenerState // state of the listener's connections
 
 	ctx   context.Context    // ends when Close is called
-	stop  context.CancelFunc // ends ctx
+	stop  context.CancelFunc // cancels ctx
 	conns sync.WaitGroup     // goroutines of the connections
 	count *counter           // counts connections and streams of accounts
 }

@@ -17,7 +17,7 @@ const (
 	countInterval       = time.Minute     // a volume is counted at most once per interval
 	countTimeout        = time.Second     // time limit of one count
 	maxCountDepth       = 128             // nested directories, each of which holds an open file descriptor
-	maxConcurrentCounts = 2               // concurrent counts
+	maxConcurrentCounts = 2               // maximum number of counts at the same time
 	usageTimeout        = 5 * time.Second // time limit of all counts of one call of Usage
 )
 

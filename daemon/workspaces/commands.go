@@ -20,8 +20,8 @@ import (
 // Delays of automatic syncs after a command has failed: retrySameDelay for the changes that the command refused,
 // retryOtherDelay for other changes. A sync that a person requests is never delayed.
 const (
-	retrySameDelay  = 10 * time.Minute // delay of the refused changes
-	retryOtherDelay = 2 * time.Minute  // delay of other changes
+	retrySameDelay  = 10 * time.Minute // delay of a sync of the refused changes
+	retryOtherDelay = 2 * time.Minute  // delay of a sync of other changes than the refused ones
 )
 
 // refusedFile records the last command that failed, and the changes that it was run on.
@@ -75,7 +75,7 @@ func (s *syncRun) runCommands(ctx context.Context, chosen selection) ([]string, 
 // refusals stores which changes commands have refused.
 type refusals struct {
 	directory
-	commands []Command // configured commands
+	commands []Command // commands that the administrator has configured
 }
 
 // planKey returns a hash of a plan and of the commands that check the plan.

@@ -132,8 +132,8 @@ func readJSON(path string, v any) error {
 
 // files contains open files that are closed together, and the first error of opening one of them.
 type files struct {
-	open []*os.File // open files
-	err  error      // first error
+	open []*os.File // files that were opened
+	err  error      // first error of opening a file
 }
 
 // add adds the result of opening a file, and returns the file, or nil if err is not nil.

@@ -115,11 +115,11 @@ const (
 
 // Core combines the components of this package. Its exported methods are for package engine.
 type Core struct {
-	cfg Config // configuration
+	cfg Config // configuration of the core
 	directory
-	sandboxes    Sandboxes      // set by SetSandboxes
+	sandboxes    Sandboxes      // services of package sandboxes; set by SetSandboxes
 	data         *os.File       // the data directory
-	reviews      *reviews       // finds changes
+	reviews      *reviews       // finds and checks changes
 	syncs        *syncs         // applies and undoes changes
 	layerFiles   *layerFiles    // files of workspaces on disk
 	secretSearch *secretSearch  // searches files for secrets

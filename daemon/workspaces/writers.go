@@ -22,7 +22,7 @@ const writersTimeout = 5 * time.Second
 type writers struct {
 	directory
 	store     caisson.WorkspaceStore
-	lifecycle Lifecycle // set by Core.SetSandboxes
+	lifecycle Lifecycle // queries sandboxes; set by Core.SetSandboxes
 	log       *slog.Logger
 	locks     keylock.Locks // held while writers.json is written, by workspace id; acquired after layerFiles.locks
 }

@@ -25,15 +25,15 @@ type Setup struct {
 
 // Maximum numbers of models and personas in a Setup, and maximum size of a persona's instructions.
 const (
-	maxModels       = 200      // models in a Setup
-	maxPersonas     = 50       // personas in a Setup
+	maxModels       = 200      // maximum number of models in a Setup
+	maxPersonas     = 50       // maximum number of personas in a Setup
 	maxInstructions = 64 << 10 // bytes of the instructions of one persona
 )
 
 // Limits of a model for which none are configured.
 const (
 	defaultContext = 128_000 // tokens of the context window
-	defaultOutput  = 8192    // tokens of one answer
+	defaultOutput  = 8192    // maximum tokens of one answer of a model
 )
 
 // Config returns the configuration files of OpenClaw. They are written after the agent's files and include the content of the

@@ -19,12 +19,12 @@ import (
 
 // Limits on an import.
 const (
-	maxFiles     = 500       // imported files
-	maxFile      = 256 << 10 // bytes of one file
+	maxFiles     = 500       // maximum number of files that are imported
+	maxFile      = 256 << 10 // largest imported file in bytes
 	maxTotal     = 4 << 20   // bytes of all files together
-	maxSecrets   = 200       // imported secrets
+	maxSecrets   = 200       // maximum number of secrets that are imported
 	maxAgents    = 50        // agents besides main, which become personas; also the maximum of files with stored logins
-	maxSecretLen = 16 << 10  // bytes of one secret
+	maxSecretLen = 16 << 10  // longest secret in bytes
 )
 
 // An ImportResult is the result of importing an existing installation of OpenClaw.
@@ -72,8 +72,8 @@ func Import(fsys fs.FS) (*ImportResult, error) {
 
 // An importer is the state of one call of Import.
 type importer struct {
-	fsys   fs.FS             // OpenClaw's directory
-	out    ImportResult      // result so far
+	fsys   fs.FS             // OpenClaw's directory, which is imported
+	out    ImportResult      // result of the import so far
 	values map[string]string // names of the secrets that were found, by the value of the secret
 	names  map[string]bool   // names that are in values
 	total  int               // total size of the imported files in bytes

@@ -14,7 +14,7 @@ import (
 const (
 	maxJSON5       = 4 << 20 // size of the text in bytes
 	maxJSON5Depth  = 64      // depth of nested objects and arrays
-	maxJSON5Values = 200_000 // number of values
+	maxJSON5Values = 200_000 // maximum number of values in one text
 )
 
 // parseJSON5 parses JSON as written by people: with comments, trailing commas, names without quotes and strings in single

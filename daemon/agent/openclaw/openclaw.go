@@ -51,8 +51,8 @@ func Service() []string {
 // maxOldSpace limits the old generation of the heap of OpenClaw's gateway, which uses about 200 MiB of it. maxSemiSpace limits
 // each half of the young generation, which Node would let grow to 64 MiB, all of it stored in snapshots. Both are in MiB.
 const (
-	maxOldSpace  = 1024 // MiB
-	maxSemiSpace = 8    // MiB
+	maxOldSpace  = 1024 // limit of the old generation in MiB
+	maxSemiSpace = 8    // limit of each half of the young generation in MiB
 )
 
 // Ready returns the URL that OpenClaw's gateway answers with status 200 once it accepts prompts.

@@ -119,8 +119,8 @@ type model struct {
 	Reasoning     bool     `json:"reasoning"`     // always false
 	Input         []string `json:"input"`         // kinds of input
 	Cost          cost     `json:"cost"`          // always zero
-	ContextWindow int64    `json:"contextWindow"` // tokens
-	MaxTokens     int64    `json:"maxTokens"`     // tokens of one answer
+	ContextWindow int64    `json:"contextWindow"` // size of the context window in tokens
+	MaxTokens     int64    `json:"maxTokens"`     // maximum tokens of one answer
 }
 
 // cost is the price of a model in OpenClaw's configuration. It is always zero: the ledger records the costs of calls.

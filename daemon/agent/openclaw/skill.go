@@ -23,7 +23,7 @@ const (
 	maxSkills = 500       // skills of one file system
 	maxSkill  = 256 << 10 // bytes of a SKILL.md
 	maxHead   = 64 << 10  // bytes of the front matter of a SKILL.md
-	maxNeeds  = 50        // requirements of each kind
+	maxNeeds  = 50        // maximum number of requirements of each kind that one skill may have
 	maxHosts  = 20        // hosts that are found in one SKILL.md
 	maxDepth  = 6         // depth of directories below a directory of skills
 )
@@ -53,7 +53,7 @@ type frontMatter struct {
 // skillNeeds are the requirements of a skill, and the ways to install what is missing.
 type skillNeeds struct {
 	OS       []string `yaml:"os"`     // supported operating systems; empty means all
-	Always   bool     `yaml:"always"` // ignored
+	Always   bool     `yaml:"always"` // not used
 	Requires struct { // what the skill needs
 		Bins    []string `yaml:"bins"`
 		AnyBins []string `yaml:"anyBins"`
