@@ -36,8 +36,8 @@ func agentsBenchmark(
 
 // A measuredRun is a run with its duration.
 type measuredRun struct {
-	ms  float64 // Milliseconds from the request to the event done.
-	run *caisson.Run
+	ms  float64      // Milliseconds from the request to the event done.
+	run *caisson.Run // the run when it has ended
 }
 
 // removalTimeout is the maximum time for the removal of the sandbox of a run after the end of the run.

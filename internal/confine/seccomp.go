@@ -20,8 +20,8 @@ type Filter struct {
 // value; 0 means that the call fails with EPERM.
 type Rule struct {
 	Calls []uint32 // numbers of the system calls
-	AnyOf [][]Test // see Rule
-	Else  uint32   // see Rule
+	AnyOf [][]Test // the calls are allowed if all tests of one element pass
+	Else  uint32   // result of calls that are not allowed, a SECCOMP_RET value; 0 means EPERM
 }
 
 // A Test examines the lower 32 bits of an argument of a system call. It passes if the bits in Mask (0 means all) equal an
@@ -29,8 +29,8 @@ type Rule struct {
 // regardless of the other tests.
 type Test struct {
 	Arg, Mask       uint32   // the number of the argument, from 0, and the bits that Is, Allow and Deny are compared with
-	Is, Allow, Deny []uint32 // values of the argument
-	AnyBit, NoBit   uint32   // bits of the argument; 0 means no test
+	Is, Allow, Deny []uint32 // values with which the test passes, the call is allowed, and the call is denied
+	AnyBit, NoBit   uint32   // bits of the argument: the test passes if one of AnyBit is set, or none of NoBit; 0 means no test
 }
 
 // Install filters the system calls of all threads and child processes. It returns ENOSYS if filters are not supported

@@ -34,7 +34,7 @@ import (
 //
 // Any other step adds itself to the answer. Each attempt calls a model once.
 type agents struct {
-	w *World
+	w *World // the world whose agents these are
 
 	mu    sync.Mutex
 	turns map[string]*turn // the prompts that are being answered, by the id of the run; guarded by mu
@@ -44,10 +44,10 @@ type agents struct {
 type turn struct {
 	*fake.Proc
 	*task.Task
-	w       *World
-	ctx     context.Context
-	guest   caisson.Guest
-	out     *task.Writer
+	w       *World               // the world of the agent
+	ctx     context.Context      // ends when the process of the agent is killed
+	guest   caisson.Guest        // the sandbox of the agent, as the model gateway sees it
+	out     *task.Writer         // the output of the agent
 	calls   int                  // number of tool calls so far
 	changes []caisson.FileChange // changes of files that were reported so far
 	waits   chan struct{}        // closed to end a step "wait"; nil in other steps; guarded by agents.mu

@@ -33,13 +33,13 @@ import (
 // A World is a running engine with its drivers.
 type World struct {
 	*engine.Engine
-	Runtime *fake.Runtime
+	Runtime *fake.Runtime // the driver of all sandboxes
 
-	dir     string // the data directory
-	images  *images
-	wires   *wires
-	remotes *remotes
-	agents  *agents
+	dir     string       // the data directory
+	images  *images      // the driver for images
+	wires   *wires       // the driver for wires
+	remotes *remotes     // the git remotes of the repositories
+	agents  *agents      // the programs of the agents
 	live    *counter     // counts the processes that [World.RunningProcesses] returns
 	end     func() error // ends the engine's work in the background
 }

@@ -16,8 +16,8 @@ import (
 // runtime is the fake runtime, whose sandboxes leave nothing on the host.
 type runtime struct{ *fake.Runtime }
 
-func (runtime) Remains() ([]caisson.ID, error) { return nil, nil }
-func (runtime) Close() error                   { return nil }
+func (runtime) Remains() ([]caisson.ID, error) { return nil, nil } // no sandbox leaves anything on the host
+func (runtime) Close() error                   { return nil }      // the fake runtime needs no closing
 
 // images contains every image. A pull fails as Unavailable if the reference contains "unreachable", fails as Exhausted if it
 // contains "full", and lasts until it is cancelled if it contains "slow".
@@ -92,21 +92,25 @@ func (w *wires) guest(ctx context.Context, id caisson.ID) context.Context {
 	return caisson.WithGuest(ctx, w.specs[id].Guest)
 }
 
+// Attach implements [caisson.Wires].
 func (w *wires) Attach(_ context.Context, id caisson.ID, spec caisson.WireSpec) (*os.File, error) {
 	w.set(id, spec)
 	return os.Open(os.DevNull)
 }
 
+// Reattach implements [caisson.Wires].
 func (w *wires) Reattach(_ context.Context, id caisson.ID, _ *os.File, spec caisson.WireSpec) error {
 	w.set(id, spec)
 	return nil
 }
 
+// Configure implements [caisson.Wires].
 func (w *wires) Configure(_ context.Context, id caisson.ID, spec caisson.WireSpec) error {
 	w.set(id, spec)
 	return nil
 }
 
+// Detach implements [caisson.Wires].
 func (w *wires) Detach(_ context.Context, id caisson.ID) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -114,6 +118,7 @@ func (w *wires) Detach(_ context.Context, id caisson.ID) error {
 	return nil
 }
 
+// Run implements [wire.Supervisor].
 func (w *wires) Run(ctx context.Context, handlers wire.Handlers) error {
 	w.handlers = handlers
 	close(w.running)
@@ -121,12 +126,12 @@ func (w *wires) Run(ctx context.Context, handlers wire.Handlers) error {
 	return nil
 }
 
-func (*wires) Refresh(context.Context) error                              { return nil }
-func (*wires) Forget(context.Context, ...string) error                    { return nil }
-func (*wires) ChangeRuns(context.Context, caisson.GatewayRunChange) error { return nil }
+func (*wires) Refresh(context.Context) error                              { return nil } // there are no settings
+func (*wires) Forget(context.Context, ...string) error                    { return nil } // there are no leases
+func (*wires) ChangeRuns(context.Context, caisson.GatewayRunChange) error { return nil } // there are no gateway runs
+func (*wires) DropSandbox(context.Context, caisson.ID) error              { return nil } // there are no connections
 
-func (*wires) DropSandbox(context.Context, caisson.ID) error { return nil }
-
+// Network implements sandboxes.Traffic.
 func (*wires) Network(context.Context, caisson.ID) (*caisson.NetworkStats, error) {
 	return &caisson.NetworkStats{}, nil
 }
@@ -142,6 +147,7 @@ func (*wires) Recent(context.Context, caisson.ID) ([]caisson.Decision, error) {
 // missing in the ledger.
 type mismatchedLedger struct{ caisson.Ledger }
 
+// Reconcile implements [caisson.Ledger].
 func (l mismatchedLedger) Reconcile(ctx context.Context, provider string, since time.Time) ([]caisson.Discrepancy, error) {
 	if provider != "p" {
 		return l.Ledger.Reconcile(ctx, provider, since)
@@ -161,6 +167,7 @@ func catalog() []caisson.Model {
 	}
 }
 
+// providers returns the model providers of a world.
 func providers() []caisson.Provider {
 	return []caisson.Provider{
 		{Name: "cloud", Kind: caisson.ProviderOpenAI, BaseURL: "https://cloud.example/v1"},

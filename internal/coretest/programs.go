@@ -54,6 +54,7 @@ func (c *counter) count(run fake.Func) fake.Func {
 // sleeper runs until it is killed. Checkpoints can capture it.
 type sleeper struct{ live *counter }
 
+// Run implements [fake.Program].
 func (s sleeper) Run(ctx context.Context, p *fake.Proc) int {
 	return s.live.count(func(ctx context.Context, _ *fake.Proc) int { <-ctx.Done(); return 0 })(ctx, p)
 }
@@ -68,6 +69,7 @@ func guestdProgram(ctx context.Context, p *fake.Proc) int {
 	})
 }
 
+// fail prints "no" to its standard error and exits with the code 1.
 func fail(_ context.Context, p *fake.Proc) int {
 	io.WriteString(p.Stderr(), "no\n")
 	return 1
@@ -120,6 +122,7 @@ func size(ctx context.Context, p *fake.Proc) int {
 	}
 }
 
+// binary prints bytes that are not UTF-8.
 func binary(_ context.Context, p *fake.Proc) int {
 	p.Stdout().Write([]byte{0xff, 0, 0xfe})
 	return 0

@@ -29,10 +29,10 @@ import (
 // reject pushes to branches whose names begin with "refused".
 type remotes struct {
 	*transport.Tool
-	dir    string // the directory of the remotes
-	server *http.Server
-	base   string // URL of the server
-	wires  *wires
+	dir    string       // the directory of the remotes
+	server *http.Server // serves the relay to git in sandboxes
+	base   string       // URL of the server
+	wires  *wires       // pass requests for the relay to the engine
 
 	mu sync.Mutex // held while a remote is created
 }

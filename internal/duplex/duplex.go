@@ -10,13 +10,13 @@ import (
 // A Conn is a connection that can be closed in one direction.
 type Conn interface {
 	io.ReadWriteCloser
-	CloseWrite() error
+	CloseWrite() error // ends the direction to the other side
 }
 
 // bufferSize is the size of the buffer of each direction in bytes.
 const bufferSize = 128 << 10
 
-var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
+var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }} // buffers of Copy
 
 // Copy copies between a and b until both directions have ended, one of them has failed, or ctx is cancelled; then it closes both. It
 // passes the end of file of one direction on while the other one continues.

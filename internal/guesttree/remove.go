@@ -61,7 +61,7 @@ func Empty(ctx context.Context, dir *os.File) error {
 // remover removes the contents of a directory that no other process writes to.
 type remover struct {
 	top   *os.File // The directory whose contents are removed, called the top directory.
-	moved int      // Number of directories that were moved up.
+	moved int      // Number of directories that were moved to the top directory.
 }
 
 // remove removes the entry name of the top directory. If it is a directory, its subdirectories are moved to the top directory,

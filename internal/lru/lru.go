@@ -5,9 +5,9 @@ import "container/list"
 
 // A Map contains at most a fixed number of values. It is not safe for concurrent use. Create it with [New].
 type Map[K comparable, V any] struct {
-	max   int        // maximum number of values
-	order *list.List // Elements are *pair[K, V], most recently used first.
-	items map[K]*list.Element
+	max   int                 // maximum number of values
+	order *list.List          // Elements are *pair[K, V], most recently used first.
+	items map[K]*list.Element // the elements of order by key
 }
 
 // pair is an element of Map.order: a key with its value.

@@ -99,7 +99,7 @@ func (m *Mask) hidden(path string) int {
 
 // A Lister is a mask that records the hidden paths. It is not safe for concurrent use.
 type Lister struct {
-	mask *Mask
+	mask *Mask  // decides which paths are hidden
 	last string // the hidden path that was counted last
 	// Hidden contains the first [MaxListed] hidden paths, in the order of the calls of Hides. A hidden directory is
 	// listed instead of its contents. Bytes that are not UTF-8 are replaced.

@@ -26,7 +26,7 @@ type Command struct {
 type File struct {
 	Line   int    // line number of the first line of the file in the page
 	Format string // the mark of the block, such as yaml
-	Text   string
+	Text   string // the content of the file
 }
 
 // Pages returns the paths of all pages with commands for users and developers, relative to the root of the module.

@@ -40,16 +40,16 @@ const (
 //
 // A Filter is not safe for concurrent use.
 type Filter struct {
-	w            io.Writer
-	mode         Mode
-	state        state
-	seq          []byte // The bytes read so far of the current sequence, or of an incomplete UTF-8 character.
-	osc          bool   // The current string is an OSC, which BEL ends as well as ST.
-	n            int    // Number of bytes read so far of the current string.
-	cr           bool   // In mode Log: a carriage return was read and is held until the next byte is known.
-	out          []byte // the output of the current call of Write or Close
-	modesChanged bool   // In mode Screen: a sequence with a lasting effect was passed, which Close must revert.
-	origin       bool   // In mode Screen: origin mode was set, so that cursor positions are relative to the margins.
+	w            io.Writer // the underlying writer
+	mode         Mode      // Log or Screen
+	state        state     // the kind of sequence that is being read
+	seq          []byte    // The bytes read so far of the current sequence, or of an incomplete UTF-8 character.
+	osc          bool      // The current string is an OSC, which BEL ends as well as ST.
+	n            int       // Number of bytes read so far of the current string.
+	cr           bool      // In mode Log: a carriage return was read and is held until the next byte is known.
+	out          []byte    // the output of the current call of Write or Close
+	modesChanged bool      // In mode Screen: a sequence with a lasting effect was passed, which Close must revert.
+	origin       bool      // In mode Screen: origin mode was set, so that cursor positions are relative to the margins.
 }
 
 // NewFilter returns a filter that writes to w.

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-type timerKey struct{}
+type timerKey struct{} // key of the function of WithTimer in a context
 
 // WithTimer returns a context in which [RecordTime] calls spent. spent may be called from any goroutine.
 func WithTimer(ctx context.Context, spent func(what string, d time.Duration)) context.Context {

@@ -69,12 +69,12 @@ func LargerThan(root *os.Root, name string, hides func(path string) bool, most i
 
 // packer is the state of one Pack, or of one LargerThan.
 type packer struct {
-	root  *os.Root
-	top   int // length of the prefix that is removed from a path before it is passed to hides
-	hides func(path string) bool
-	tw    *tar.Writer // nil if the tree is only measured
-	buf   []byte
-	left  int64 // if the tree is only measured: the limit minus the bytes counted so far
+	root  *os.Root               // the directory below which all names are
+	top   int                    // length of the prefix that is removed from a path before it is passed to hides
+	hides func(path string) bool // reports whether a path is hidden
+	tw    *tar.Writer            // nil if the tree is only measured
+	buf   []byte                 // buffer for copying contents
+	left  int64                  // if the tree is only measured: the limit minus the bytes counted so far
 }
 
 // header writes the header of an entry, or counts the bytes that the entry has in the archive.

@@ -80,7 +80,7 @@ type unpacker struct {
 	top     string   // first element of the first entry's name; used only if Options.Name is set
 	entries int      // number of entries so far
 	bytes   int64    // total size of the contents of the entries so far
-	buf     []byte
+	buf     []byte   // buffer for copying contents
 	// modes contains the final modes of the directories that their owner may not write to, by name. They are set after the
 	// contents are unpacked.
 	modes map[string]fs.FileMode

@@ -22,8 +22,8 @@ const (
 // A dirWalk traverses the directories below a root. It has a current directory, and changes to another one through their
 // common ancestor.
 type dirWalk struct {
-	root        *os.Root
-	followLinks bool // see Options.FollowLinks
+	root        *os.Root // the directory below which the walk stays
+	followLinks bool     // follow symlinks in place of directories; see Options.FollowLinks
 	// levels are the directories from below the root down to the current directory, which is last. It is empty if the root is
 	// the current directory.
 	levels []level

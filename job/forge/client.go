@@ -25,9 +25,9 @@ const (
 
 // A client makes requests to one forge. It is used by one goroutine.
 type client struct {
-	http    *http.Client
-	base    *url.URL // base URL of the API
-	secrets []string // secrets to redact from errors, in every encoding
+	http    *http.Client // sends the requests
+	base    *url.URL     // base URL of the API
+	secrets []string     // secrets to redact from errors, in every encoding
 	// authorize adds the credential to a request.
 	authorize func(*http.Request)
 	headers   map[string]string // headers of every request, in addition to those that call sets

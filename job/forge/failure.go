@@ -46,8 +46,8 @@ func (w *retryError) Error() string {
 
 // failure is the form in which a job's error is sent to the caller. It has fields that the errors of package worker lack.
 type failure struct {
-	Kind    caisson.Kind
-	Message string
+	Kind    caisson.Kind  // kind of the error
+	Message string        // message of the error for users
 	Cause   string        // text of the wrapped error
 	Wait    time.Duration // delay that the forge requests before a retry; 0 if none
 }
@@ -81,7 +81,7 @@ func redact(s string, secrets ...string) string {
 
 // statusError is the error for an answer whose HTTP status is not 2xx.
 type statusError struct {
-	status      int
+	status      int           // HTTP status of the answer
 	message     string        // message of the forge, from its JSON; "" if it cannot be decoded
 	retryAfter  time.Duration // delay that the forge requests before a retry; 0 if none
 	rateLimited bool          // whether a rate limit was exceeded

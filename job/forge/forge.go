@@ -19,7 +19,7 @@ import (
 // Server is a project at a forge and the means to reach it. [Locate] derives all fields from an address, except secrets and
 // those that grant trust.
 type Server struct {
-	Forge   caisson.Forge
+	Forge   caisson.Forge  // kind of the forge
 	API     string         // base URL of the REST API, without a slash at the end: https://api.github.com
 	Project string         // owner/name; at GitLab perhaps group/subgroup/name
 	Web     string         // base URL of the project's pages, without a slash at the end; "" if unknown
@@ -46,7 +46,7 @@ type PullRequest struct {
 type Pull struct {
 	Number int64  // number of the pull request in its project
 	URL    string // URL of its page, on the repository's host or the API's; "" if the forge returns no URL that can be trusted
-	Draft  bool
+	Draft  bool   // whether it is a draft
 	State  string // "open", "closed" or "merged"
 }
 

@@ -23,29 +23,29 @@ func Jobs() []worker.Declared { return []worker.Declared{jobPull, jobToken} }
 // jobArgs are the arguments of a job. They contain the secret, which is a token or an App's private key, and are sent over a
 // pipe only.
 type jobArgs struct {
-	Forge        caisson.Forge
-	API          string      // Server.API
-	Project      string      // Server.Project
-	Secret       string      // token, user:password, or private key of an App
-	Roots        string      // Server.Roots
-	Local        bool        // Server.Local
-	Own          reach.Host  // addresses of this host; see Server.Host
-	Pull         PullRequest // for jobPull
-	App          string      // id of the App, for jobToken
-	Installation int64       // id of the App's installation, for jobToken; 0 means that it is looked up
+	Forge        caisson.Forge // kind of the forge
+	API          string        // Server.API
+	Project      string        // Server.Project
+	Secret       string        // token, user:password, or private key of an App
+	Roots        string        // Server.Roots
+	Local        bool          // Server.Local
+	Own          reach.Host    // addresses of this host; see Server.Host
+	Pull         PullRequest   // the pull request to find or create, for jobPull
+	App          string        // id of the App, for jobToken
+	Installation int64         // id of the App's installation, for jobToken; 0 means that it is looked up
 }
 
 // pullAnswer is the reply of jobPull. Pull is valid if Failure is nil.
 type pullAnswer struct {
-	Pull    Pull
-	Failure *failure
+	Pull    Pull     // the pull request that was found or created
+	Failure *failure // why the job failed; nil if it did not
 }
 
 // tokenAnswer is the reply of jobToken. Token and Expires are valid if Failure is nil.
 type tokenAnswer struct {
-	Token   string
-	Expires time.Time
-	Failure *failure
+	Token   string    // the token of the App
+	Expires time.Time // when Token expires
+	Failure *failure  // why the job failed; nil if it did not
 }
 
 // jobPull finds or creates a pull request. An error is part of its answer, because errors of package worker have no delay before

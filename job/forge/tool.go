@@ -21,9 +21,9 @@ type Tool struct {
 func NewTool(r worker.Starter) *Tool { return &Tool{run: r} }
 
 const (
-	maxURL   = 2048      // bytes of the URL of a page
-	maxToken = 8192      // bytes of a token or password
-	maxRoots = 256 << 10 // bytes of Server.Roots
+	maxURL   = 2048      // maximum length, in bytes, of the URL of a pull request's page
+	maxToken = 8192      // maximum length of a token or password in bytes
+	maxRoots = 256 << 10 // maximum length of Server.Roots in bytes
 )
 
 // Pull returns the open pull request of p's branches, and creates it if there is none. It is idempotent, also after an error.

@@ -43,9 +43,9 @@ type Plan struct {
 // A Step is a change of one path from the state Before to the state After. It can be applied only if the path is in the state
 // Before.
 type Step struct {
-	Path   string `json:"path"` // the path relative to the host directory: clean, with slashes, UTF-8
-	Before Node   `json:"before"`
-	After  Node   `json:"after"`
+	Path   string `json:"path"`   // the path relative to the host directory: clean, with slashes, UTF-8
+	Before Node   `json:"before"` // the state that the path must have before the step
+	After  Node   `json:"after"`  // the state that the step gives the path
 }
 
 // A Node is the state of a path. The zero Node means that no file exists.

@@ -18,9 +18,9 @@ import (
 
 // hostImage builds the image of the host's own programs.
 type hostImage struct {
-	root   string // root directory of the host
-	empty  string // path of the empty directory that is mounted over /usr/local
-	layers *layerStore
+	root   string      // root directory of the host
+	empty  string      // path of the empty directory that is mounted over /usr/local
+	layers *layerStore // stores the generated layer
 
 	mu                sync.Mutex
 	cached            *caisson.Image // the image that was built last, or nil; guarded by mu

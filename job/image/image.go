@@ -68,16 +68,16 @@ type Config struct {
 
 // A Driver pulls images and stores their layers. It is safe for concurrent use.
 type Driver struct {
-	worker       *worker.Runner
-	maxIn        int64    // maximum size of one image in bytes, compressed
-	maxOut       int64    // maximum size of one image in bytes, uncompressed
-	insecure     []string // registries that may be used without TLS, see Config.InsecureRegistries
-	registryCA   string   // path of a PEM file with certificate authorities, see Config.RegistryCA
-	ownAddresses reach.Host
+	worker       *worker.Runner // runs the jobs
+	maxIn        int64          // maximum size of one image in bytes, compressed
+	maxOut       int64          // maximum size of one image in bytes, uncompressed
+	insecure     []string       // registries that may be used without TLS, see Config.InsecureRegistries
+	registryCA   string         // path of a PEM file with certificate authorities, see Config.RegistryCA
+	ownAddresses reach.Host     // see Config.OwnAddresses
 	log          *slog.Logger
 	slots        chan struct{} // contains one value for each layer that is being fetched or unpacked, at most maxParallelLayers
-	layers       *layerStore
-	host         *hostImage
+	layers       *layerStore   // the stored layers
+	host         *hostImage    // builds the image of the host's programs
 }
 
 // New returns a driver on cfg.Dir and removes unfinished layers that a crash has left there.

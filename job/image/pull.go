@@ -143,11 +143,11 @@ func assemble(ref, digest, account string, layers []Layer, config caisson.ImageC
 
 // pull is one pull of an image from a registry.
 type pull struct {
-	driver  *Driver
-	src     source
-	account string
-	report  func(caisson.Progress)
-	used    atomic.Int64 // size in bytes of the layers that are finished so far, unpacked
+	driver  *Driver                // the driver that pulls the image
+	src     source                 // the image, and how to reach its registry
+	account string                 // account that pulls the image
+	report  func(caisson.Progress) // called with the progress
+	used    atomic.Int64           // size in bytes of the layers that are finished so far, unpacked
 }
 
 // layers fetches the missing layers, at most maxParallelLayers of them concurrently. It returns the layers from bottom to top.

@@ -124,9 +124,9 @@ func describe(img v1.Image, platform v1.Platform, ref string) (*resolved, error)
 
 // fetchArgs are the arguments of a job that writes one blob to the first of its descriptors.
 type fetchArgs struct {
-	Source source
-	Digest string
-	Size   int64
+	Source source // the image, and how to reach its registry
+	Digest string // digest of the blob
+	Size   int64  // size of the blob in bytes
 }
 
 // fetch fetches a blob and writes it to out. It checks that the length of the blob is args.Size, but not its digest, which

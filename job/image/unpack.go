@@ -54,8 +54,8 @@ type unpackResult struct {
 
 // unpacker creates a layer from an archive.
 type unpacker struct {
-	args unpackArgs
-	tree *tree // creates the files of the layer
+	args unpackArgs // limits and options
+	tree *tree      // creates the files of the layer
 	// dirs contains the modes and times of directories, by path. They are set at the end, because creating files in a directory
 	// changes its times.
 	dirs    map[string]dirMeta

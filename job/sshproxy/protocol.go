@@ -31,13 +31,13 @@ type Request struct {
 	// ID is a new number, greater than all before, for Start, Dial, Login and Sign. In other requests it is the ID of the Start
 	// or Dial that opened the process or connection.
 	ID     uint32 `json:"id"`
-	Start  *Start `json:"start,omitempty"`
-	Dial   *Dial  `json:"dial,omitempty"`
+	Start  *Start `json:"start,omitempty"`  // start a process
+	Dial   *Dial  `json:"dial,omitempty"`   // connect to a port or socket
 	Resize *Size  `json:"resize,omitempty"` // new size of the terminal of the process
 	Signal int    `json:"signal,omitempty"` // number of a signal for the process and its descendants
 	End    bool   `json:"end,omitempty"`    // end the connection, or kill the process and its descendants if it still runs
-	Login  *Login `json:"login,omitempty"`
-	Sign   []byte `json:"sign,omitempty"` // data to sign with the host key
+	Login  *Login `json:"login,omitempty"`  // ask whether a user may log in with a key, or log the user in
+	Sign   []byte `json:"sign,omitempty"`   // data to sign with the host key
 }
 
 // Kinds of processes.
@@ -51,9 +51,9 @@ const (
 type Start struct {
 	Kind    string            `json:"kind"`              // KindShell, KindExec or KindSFTP
 	Command string            `json:"command,omitempty"` // only with KindExec
-	Env     map[string]string `json:"env,omitempty"`
-	TTY     bool              `json:"tty,omitempty"` // whether the process gets a terminal
-	Size    Size              `json:"size,omitzero"` // size of the terminal
+	Env     map[string]string `json:"env,omitempty"`     // environment variables
+	TTY     bool              `json:"tty,omitempty"`     // whether the process gets a terminal
+	Size    Size              `json:"size,omitzero"`     // size of the terminal
 }
 
 // Dial requests a connection. The reply has a socket as its descriptor, or two: the standard input and output of a helper
@@ -72,9 +72,9 @@ type Size struct {
 // Login requests that a user be logged in with a public key. If Signed is false, it only checks whether the key may be used; if
 // it is true, the client has proved that it has the private key. Only for connections of the TCP listener.
 type Login struct {
-	User   string `json:"user"` // SSH user name
-	Key    []byte `json:"key"`  // in SSH's wire format
-	Signed bool   `json:"signed,omitempty"`
+	User   string `json:"user"`             // SSH user name
+	Key    []byte `json:"key"`              // in SSH's wire format
+	Signed bool   `json:"signed,omitempty"` // whether the client has proved that it has the private key
 }
 
 // A Reply is a message from the daemon to the job. The replies to Start and Dial have descriptors.

@@ -15,7 +15,7 @@ import (
 
 // A remote is the job's end of the channel to the daemon. It is safe for concurrent use.
 type remote struct {
-	conn    *Conn
+	conn    *Conn      // the job's end of the channel
 	sending sync.Mutex // held while a new id is chosen and its request is sent, because the daemon requires ascending ids
 
 	mu      sync.Mutex
@@ -123,9 +123,9 @@ func (r *remote) forget(id uint32) {
 
 // A process is a process in the sandbox that the daemon has started for the job.
 type process struct {
-	remote                *remote
-	id                    uint32 // ID of the request that has started the process
-	stdin, stdout, stderr *os.File
+	remote                *remote       // sends requests about the process
+	id                    uint32        // ID of the request that has started the process
+	stdin, stdout, stderr *os.File      // the standard input, output and error of the process
 	exits                 <-chan answer // gets the reply with the exit status
 }
 
@@ -220,8 +220,8 @@ func (s *socketConn) Close() error {
 
 // A helperConn is a connection that a helper in the sandbox has made. in and out are the helper's standard input and output.
 type helperConn struct {
-	in, out *os.File
-	end     func() // notifies the daemon that the connection has ended
+	in, out *os.File // standard input and output of the helper
+	end     func()   // notifies the daemon that the connection has ended
 }
 
 // maxRefusal is the maximum length, in bytes, of a helper's message about why it could not connect.

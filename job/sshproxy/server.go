@@ -19,8 +19,8 @@ const (
 
 // A server serves the SSH connection of one client.
 type server struct {
-	remote *remote
-	conn   *ssh.ServerConn
+	remote *remote         // sends requests to the daemon
+	conn   *ssh.ServerConn // connection of the client
 
 	mu      sync.Mutex
 	streams int // number of open channels; guarded by mu

@@ -58,15 +58,15 @@ func (s *server) session(c ssh.NewChannel) {
 
 // A session is a channel with at most one process. Its methods but run are called by one goroutine.
 type session struct {
-	channel  ssh.Channel
-	remote   *remote
-	start    Start     // request for the process, as far as the client has described it
-	envBytes int       // bytes of the names and values in start.Env
-	raw      bool      // whether the output of a terminal is sent to the client unfiltered
-	process  *process  // nil if none was started
-	startErr error     // why the process could not be started; nil if it was, or if none was requested
-	running  bool      // whether run has been called
-	once     sync.Once // calls process.close
+	channel  ssh.Channel // channel of the client
+	remote   *remote     // sends requests to the daemon
+	start    Start       // request for the process, as far as the client has described it
+	envBytes int         // bytes of the names and values in start.Env
+	raw      bool        // whether the output of a terminal is sent to the client unfiltered
+	process  *process    // nil if none was started
+	startErr error       // why the process could not be started; nil if it was, or if none was requested
+	running  bool        // whether run has been called
+	once     sync.Once   // calls process.close
 }
 
 // end closes the process, if there is one.

@@ -25,12 +25,12 @@ const (
 // A jobRequest is a Request as the parent writes it to the job's standard input: one line of JSON. The parent keeps the pipe
 // open, so that the job reads the end of the data when the parent has exited.
 type jobRequest struct {
-	Job     string          `json:"job"` // name of the job
-	Args    json.RawMessage `json:"args"`
-	Files   int             `json:"files"` // number of descriptors of Request.Files
-	Input   bool            `json:"input"` // whether a descriptor of Request.Input follows those of Files
-	Root    bool            `json:"root"`  // whether a descriptor of a mount of Request.Root follows those of Files and Input
-	Network bool            `json:"network"`
+	Job     string          `json:"job"`     // name of the job
+	Args    json.RawMessage `json:"args"`    // arguments of the job
+	Files   int             `json:"files"`   // number of descriptors of Request.Files
+	Input   bool            `json:"input"`   // whether a descriptor of Request.Input follows those of Files
+	Root    bool            `json:"root"`    // whether a descriptor of a mount of Request.Root follows those of Files and Input
+	Network bool            `json:"network"` // whether the job has the host's network
 	// Programs describes the root of a job with programs; nil for other jobs.
 	Programs     *layout `json:"programs,omitempty"`
 	Capabilities []uint  `json:"keep"` // capabilities that the job keeps
@@ -39,16 +39,16 @@ type jobRequest struct {
 
 // A frame is one line of a job's reply. A reply has any number of frames with Progress, and then one with Result or Error.
 type frame struct {
-	Progress json.RawMessage `json:"progress,omitempty"`
-	Result   json.RawMessage `json:"result,omitempty"`
-	Error    *failure        `json:"error,omitempty"`
+	Progress json.RawMessage `json:"progress,omitempty"` // a value that the job has reported with Call.Progress
+	Result   json.RawMessage `json:"result,omitempty"`   // the reply of the job
+	Error    *failure        `json:"error,omitempty"`    // why the job failed
 }
 
 // A failure is the error of a job in the form in which it is sent to the parent. Detail is for the daemon's log only.
 type failure struct {
 	Kind    caisson.Kind `json:"kind"`
 	Message string       `json:"message"`
-	Detail  string       `json:"detail,omitempty"`
+	Detail  string       `json:"detail,omitempty"` // only for the daemon's log
 }
 
 // newFailure returns err as a failure.

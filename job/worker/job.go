@@ -11,12 +11,12 @@ import (
 
 // A Job declares one kind of job once: its name, its confinement, and what it does. A package keeps its jobs in variables, lists
 // them for [Main], and runs them with [Job.Run]. Args and Reply cross to and from the job as JSON. Args may hold secrets: they
-// are sent over a pipe only. The fields Network, Programs and Access are explained at [Request].
+// are sent over a pipe only.
 type Job[Args, Reply any] struct {
 	Name     string // unique in the binary, such as "gate.scan"
-	Network  bool
-	Programs bool
-	Access   Access
+	Network  bool   // whether the job has the host's network; see Request.Network
+	Programs bool   // whether the job may start programs of the host; see Request.Programs
+	Access   Access // access to the root directory
 	Root     bool   // opens the job's root directory as [Call.Root]; not for jobs with programs, whose root is at /work
 	Files    int    // minimum number of descriptors in RunInput.Files
 	Limits   Limits // used unless [RunInput.Limits] is set
@@ -40,14 +40,14 @@ func Value[T any](p *T, err error) (T, error) {
 	return *p, nil
 }
 
-// RunInput is what one run of a job is given besides its arguments; see the fields of the same names of [Request].
+// RunInput is what one run of a job is given besides its arguments.
 type RunInput struct {
-	Root     *os.File
-	Files    []*os.File
-	Input    io.Reader
-	Mounts   []Mount
-	Limits   Limits // replaces the limits of the declaration unless it is zero
-	Progress func(json.RawMessage)
+	Root     *os.File              // see Request.Root
+	Files    []*os.File            // see Request.Files
+	Input    io.Reader             // see Request.Input
+	Mounts   []Mount               // see Request.Mounts
+	Limits   Limits                // replaces the limits of the declaration unless it is zero
+	Progress func(json.RawMessage) // see Request.Progress
 }
 
 // A Starter runs jobs: [*Runner], or its replacement in a test.

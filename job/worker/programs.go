@@ -40,7 +40,7 @@ var (
 // layout describes the root of a job with programs. Its mounts are the descriptors after that of the request's Root.
 type layout struct {
 	Mounts []mountPoint `json:"mounts"` // in the order of their descriptors
-	Links  []link       `json:"links"`
+	Links  []link       `json:"links"`  // the symbolic links to create
 	// Unix allows named unix sockets as well as socket pairs. It is false if a directory belongs to a user of the host: the
 	// directory may contain sockets with listeners, and a read-only mount does not prevent connecting to them.
 	Unix bool `json:"unix"`
@@ -48,7 +48,7 @@ type layout struct {
 
 // A mountPoint is the path of one mount in the root of a job.
 type mountPoint struct {
-	At   string `json:"at"`
+	At   string `json:"at"`   // path of the mount in the root
 	File bool   `json:"file"` // whether the mount is a file and not a directory
 }
 

@@ -126,7 +126,7 @@ type Request struct {
 	// Directories owned by root are idmapped for it, except those in Files.
 	Programs bool
 	Mounts   []Mount // only with Programs
-	Limits   Limits
+	Limits   Limits  // limits of the job
 	// Progress gets each value that the job reports with [Call.Progress], one call at a time; nil ignores them.
 	Progress func(json.RawMessage)
 }

@@ -19,9 +19,9 @@ type Pull struct {
 	Title, Body string // with the prefix of a draft, for forges that mark drafts by title
 	Head, Base  string // names of branches
 	HeadRepo    int64  // repoID, or forkID if the head is in a fork
-	Draft       bool
+	Draft       bool   // whether it is a draft
 	State       string // open, closed or merged
-	URL         string
+	URL         string // URL of its page
 }
 
 // repoID and forkID are the ids of the repository and of a fork of it.

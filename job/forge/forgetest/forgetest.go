@@ -42,8 +42,8 @@ type Options struct {
 	GitHubApp bool
 	// NoDrafts simulates a plan of GitHub without draft pull requests.
 	NoDrafts bool
-	// RootURL is the URL with which the URLs of pages in answers begin; "" means that of the server. It simulates a forge that is
-	// configured with a wrong URL of its own.
+	// RootURL is the beginning of the URLs of pull requests' pages in answers; "" means the URL of the server. It simulates a
+	// forge that is configured with a wrong URL of its own.
 	RootURL string
 }
 
@@ -64,9 +64,9 @@ type Forge struct {
 	Roots string // the certificate of the server as PEM; "" without TLS
 
 	t   testing.TB
-	git *gitserver.Server
-	srv *httptest.Server
-	app app
+	git *gitserver.Server // serves the repository
+	srv *httptest.Server  // serves git and the API
+	app app               // the GitHub App, if there is one
 
 	mu       sync.Mutex
 	o        Options              // current options; guarded by mu
@@ -259,7 +259,7 @@ func (f *Forge) pageURL() string {
 // A recorder is a ResponseWriter that records the status of the answer.
 type recorder struct {
 	http.ResponseWriter
-	status int
+	status int // HTTP status of the answer
 }
 
 func (r *recorder) WriteHeader(status int) {

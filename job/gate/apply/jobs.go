@@ -21,8 +21,8 @@ func Jobs() []worker.Declared {
 // writeReply is the reply of a job that changes the host's directory. The lists of paths are bounded as in [Outcome] and
 // [gate.Moved].
 type writeReply struct {
-	Outcome Outcome
-	Moved   *gate.Moved // set if the error of the job is a Conflict with a gate.Moved
+	Outcome Outcome     // how the apply or undo ended
+	Moved   *gate.Moved // the paths whose unexpected states are the cause of a Conflict error; nil for other results
 }
 
 // writeJob declares a job that changes the host's directory, which is its root, with the rights of the directory's owner. Its

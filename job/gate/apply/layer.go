@@ -48,7 +48,7 @@ type layerer struct {
 	baseline.Coverer
 	host    *baseline.Manifest                       // the recent record of the host's directory
 	read    func(hash string) (io.ReadCloser, error) // opens the new content of a file by its SHA-256
-	notDirs map[string]bool                          // paths that are not directories after the plan
+	notDirs map[string]bool                          // paths that are not directories after the plan was applied
 }
 
 // step creates the entry of the layer that makes the change of s visible in the overlay.

@@ -20,8 +20,8 @@ type archiveArgs struct {
 
 // MaskResult reports the hidden paths that were left out of an archive. Hidden contains the first of Count paths.
 type MaskResult struct {
-	Hidden []string
-	Count  int
+	Hidden []string // the first hidden paths
+	Count  int      // number of all hidden paths
 }
 
 // jobArchive copies the archive in its input to its first file descriptor, without the files that the mask hides.
@@ -43,8 +43,8 @@ var jobArchive = worker.Job[archiveArgs, MaskResult]{
 
 // limitedWriter is a writer that returns Exhausted when more than left bytes are written to it.
 type limitedWriter struct {
-	w    io.Writer
-	left int64 // number of bytes that may still be written
+	w    io.Writer // the underlying writer
+	left int64     // number of bytes that may still be written
 }
 
 func (c *limitedWriter) Write(p []byte) (int, error) {

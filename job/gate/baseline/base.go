@@ -210,7 +210,7 @@ func (p *packFile) flush() error {
 
 // AppliedPath is a path that was applied on the host, with the state of the path after the apply.
 type AppliedPath struct {
-	Path string    `json:"path"`
+	Path string    `json:"path"` // the path, relative to the host directory
 	Node gate.Node `json:"node"` // the state of the path after the apply
 }
 
@@ -270,9 +270,9 @@ func Rebase(ctx context.Context, host, base *os.File, applied []AppliedPath) err
 	return store.save(base)
 }
 
-// Forget removes the applied states of paths, and of the paths below them, from base. It is for a sandbox with a copy of the
-// directory, in which these paths have again the states that they had in the copy. The contents of the copy are no longer
-// stored, so a change of such a path by both the host and the sandbox is a conflict.
+// Forget removes the applied states of paths, and of the paths below them, from base. It is called before the changes of these
+// paths are dropped from a sandbox with a copy of the directory, so that the paths have the states of the copy again. Base has no
+// contents of these states, so if the host and the sandbox both change such a path later, that is a conflict.
 func Forget(base *os.File, paths []string) error {
 	defer fsat.KeepAlive(base)
 	store, err := Open(base)

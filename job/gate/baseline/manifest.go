@@ -30,9 +30,9 @@ const (
 
 // A Record is the state of one path of a directory when its manifest was made.
 type Record struct {
-	Path   string
-	Hidden bool // the sandbox does not see the path; the paths below it are not recorded
-	Closed bool // the path is a directory that could not be read, or not completely; not all paths below it are recorded
+	Path   string // the path, relative to the directory
+	Hidden bool   // the sandbox does not see the path; the paths below it are not recorded
+	Closed bool   // the path is a directory that could not be read, or not completely; not all paths below it are recorded
 	fsat.Stat
 }
 
@@ -156,8 +156,8 @@ type Manifest struct {
 
 // A blockRef is an entry of the index: the first path of a block, and the offset of the block in the file.
 type blockRef struct {
-	first string
-	off   int64 // offset of the block in the file
+	first string // first path of the block
+	off   int64  // offset of the block in the file
 }
 
 // OpenManifest reads the index of a manifest. The caller must keep file open as long as it uses the result.

@@ -15,8 +15,8 @@ import (
 
 // Scan records the entries of the directory root in a manifest, for [OpenManifest]. It walks the tree once, opens only
 // directories, follows no symlinks and stays on root's file system. Directories that it cannot read are recorded as closed. At
-// the limits of 5,000,000 entries, 256 levels, or paths of 4095 bytes it stops recording and reports it in Cut or as closed
-// directories.
+// the limits of 5,000,000 entries, 256 levels, or paths of 4095 bytes it stops recording; the result then has Cut set, or
+// counts closed directories.
 //
 // Returns errors of the file system and of writing to manifest.
 func Scan(ctx context.Context, root *os.File, mask *Mask, manifest io.Writer) (ScanResult, error) {
@@ -50,12 +50,12 @@ func scanUpTo(ctx context.Context, root *os.File, mask *Mask, manifest io.Writer
 // scanner is the state of one [Scan].
 type scanner struct {
 	ctx  context.Context
-	root int // file descriptor of the directory
-	mask *Mask
-	left int    // number of entries that may still be recorded
-	dev  uint64 // device number of root
-	out  *manifestWriter
-	sum  ScanResult // the result so far
+	root int             // file descriptor of the directory
+	mask *Mask           // decides which paths are hidden
+	left int             // number of entries that may still be recorded
+	dev  uint64          // device number of root
+	out  *manifestWriter // writes the manifest
+	sum  ScanResult      // the result so far
 }
 
 // walk records children, the entries of dir, and everything below them. own means that [IsOwnFile] is true for the path dir.

@@ -24,11 +24,10 @@ const (
 	maxSuspectBytes = 128 << 10 // maximum size of the paths and reasons of the listed files in bytes
 )
 
-// Suspects are files that are visible to a sandbox and may contain secrets. Count is their number, and List contains the first
-// of them.
+// Suspects are files that are visible to a sandbox and may contain secrets.
 type Suspects struct {
-	List  []caisson.Suspect `json:"list,omitempty"`
-	Count int               `json:"count,omitempty"`
+	List  []caisson.Suspect `json:"list,omitempty"`  // the first of the files, each with the reason
+	Count int               `json:"count,omitempty"` // number of all such files
 
 	bytes int // size of the paths and reasons of all files in bytes
 }

@@ -82,8 +82,8 @@ func ChangesIn(ctx context.Context, changes []caisson.Change, base Tree, read fu
 
 // checker is the state of one call of [ChangesIn].
 type checker struct {
-	rules    Rules
-	changes  []caisson.Change
+	rules    Rules                                    // the rules for changes, with defaults
+	changes  []caisson.Change                         // the changes to check
 	tree     *tree                                    // the base as it would be after all changes
 	read     func(hash string) (io.ReadCloser, error) // opens the new content of a file by its hash
 	findings [][]caisson.Finding                      // the new findings of each change, indexed like changes

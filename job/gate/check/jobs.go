@@ -19,8 +19,8 @@ import (
 
 // checked contains the verdict and the findings of a checking job for one change.
 type checked struct {
-	Verdict  string
-	Findings []caisson.Finding
+	Verdict  string            // the verdict on the change
+	Findings []caisson.Finding // the findings about the change
 }
 
 // Job runs [Changes]. Its input is a line with the rules, followed by the changes, one a line. It writes a [checked] for each

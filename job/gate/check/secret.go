@@ -14,8 +14,8 @@ import (
 const (
 	maxReach    = 4 << 10  // maximum distance, in bytes, of the ends of a match from a keyword of its rule
 	maxKeyReach = 32 << 10 // maxReach for the rule for private keys, which are longer than other secrets
-	// maxPiece is the maximum number of bytes that a regular expression searches at once; between two pieces the context is
-	// checked.
+	// maxPiece is the maximum number of bytes that a regular expression searches at once. Before each piece, the search checks
+	// whether its context was canceled.
 	maxPiece      = 128 << 10
 	maxSecrets    = 10      // maximum number of secrets that are reported for one file
 	secretContext = 2 << 10 // maximum number of bytes of a line before and after a match that allow lists are matched against
@@ -27,7 +27,7 @@ const (
 
 // A secret is a possible secret that a search has found in a file.
 type secret struct {
-	Rule, description string
+	Rule, description string // id and description of the rule that has matched
 	text              string // the secret itself; empty if a rule matched the path of the file
 	Line              int    // number of the line, from 1; 0 if a rule matched the path of the file
 }

@@ -19,7 +19,7 @@ const maxHops = 40
 
 // tree is the tree of a [Tree], base, as it would be after all changes were applied.
 type tree struct {
-	base         Tree
+	base         Tree                       // the tree before the changes
 	changed      map[string]*caisson.Change // the changes after which an entry exists, by path
 	removedPaths map[string]bool            // paths that do not exist after the changes, because they were removed or renamed
 	// added contains the names of the entries in changed, by directory. A name begins with a slash unless its directory is the
@@ -172,7 +172,7 @@ func (t *tree) parentNotDir(path string) string {
 
 // nameGroups contains groups of names in one directory: the names with the same key, by nameKey, and the names with the same
 // skeleton, by nameSkeleton. The names of a group are sorted.
-type nameGroups struct{ key, skeleton map[string][]string }
+type nameGroups struct{ key, skeleton map[string][]string } // names by nameKey and by nameSkeleton
 
 // collisions returns the groups of at least two names in dir that collide on other systems, or that look alike. Each group
 // contains the name of at least one change. It is safe for concurrent use.

@@ -78,15 +78,15 @@ func (d *Difference) hasValidSteps() bool {
 
 // partArgs are the arguments of [Part].
 type partArgs struct {
-	Step   gate.Step
-	Chosen []int // indexes, from 0, of the hunks to apply
+	Step   gate.Step // the change of a text file
+	Chosen []int     // indexes, from 0, of the hunks to apply
 }
 
 // partReply is the reply of jobPart: the step, or Moved if the host's file has changed, because a [*gate.Moved] error cannot be
 // passed between processes.
 type partReply struct {
-	Step  gate.Step
-	Moved bool // the host's file has changed
+	Step  gate.Step // the step that applies the chosen hunks
+	Moved bool      // the host's file has changed
 }
 
 // jobPart runs [Part]. Its root is the host's directory.

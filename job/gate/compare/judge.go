@@ -24,8 +24,8 @@ type origin struct {
 
 // baselineView finds the origin of paths in a manifest and a base directory.
 type baselineView struct {
-	manifest *baseline.Manifest
-	base     *baseline.Store
+	manifest *baseline.Manifest // the states at the time of the scan
+	base     *baseline.Store    // the states that were applied since, and stored contents
 }
 
 // originAt returns the origin of path.

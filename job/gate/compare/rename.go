@@ -87,8 +87,8 @@ func (c *comparer) pairEqual(removed, added []*difference) (r, a []*difference) 
 
 // line stands for all lines of a text that have the same hash.
 type line struct {
-	hash  uint64
-	bytes int // total size of the lines
+	hash  uint64 // hash of the lines
+	bytes int    // total size of the lines
 }
 
 // A text is a removed or added file whose lines are compared with those of other files.

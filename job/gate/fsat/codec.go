@@ -20,7 +20,7 @@ const (
 )
 
 // Packer appends encoded values to the record B.
-type Packer struct{ B []byte }
+type Packer struct{ B []byte } // the record, as far as it is encoded
 
 // Uint appends v as an unsigned varint.
 func (p *Packer) Uint(v uint64) { p.B = binary.AppendUvarint(p.B, v) }

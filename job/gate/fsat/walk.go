@@ -10,7 +10,7 @@ import (
 
 // Stat is the metadata of one file, or of a symlink itself.
 type Stat struct {
-	Type  string
+	Type  string // TypeFile, TypeDir or another type; TypeNone if there is no file
 	Mode  uint32 // permission bits, with setuid, setgid and sticky
 	Size  int64  // size in bytes; 0 unless the type is file or symlink
 	Mtime int64  // time of the last change of the content, in ns since 1970

@@ -64,10 +64,10 @@ func HashOf(typ string, mode uint32, contentSHA256, link string) string {
 
 // Frozen is an immutable copy of the changes of a sandbox. It is safe for concurrent use.
 type Frozen struct {
-	dir     *os.File // directory of the frozen copy
-	entries []Entry
-	cut     bool // entries were left out
-	pack    *pack
+	dir     *os.File          // directory of the frozen copy
+	entries []Entry           // in the order of a walk
+	cut     bool              // entries were left out
+	pack    *pack             // contains the contents of small files
 	content map[string]string // maps Entry.Hash and Entry.Content of each file to Entry.Content
 }
 

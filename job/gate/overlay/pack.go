@@ -99,7 +99,7 @@ func (p *pack) close() error {
 // contents elsewhere do.
 type Contents struct {
 	frozen *os.File // directory of the frozen copy
-	pack   *pack
+	pack   *pack    // contains the contents of small files
 }
 
 // OpenContents opens the contents of the copy in frozen, which must stay open until the result is closed.

@@ -16,8 +16,8 @@ const (
 // A blobQueue reads files in batches, in about the order in which they will be requested: requesting them from git one by one
 // would take longer than all other checks. It is safe for concurrent use.
 type blobQueue struct {
-	objects *Objects
-	limit   int64 // bytes of a file; larger files are never requested
+	objects *Objects // reads the files
+	limit   int64    // bytes of a file; larger files are never requested
 
 	mu     sync.Mutex
 	ids    []string          // object names of the expected files, in order

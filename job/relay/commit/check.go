@@ -34,8 +34,8 @@ const (
 
 // A Checker checks commits. It checks each commit once.
 type Checker struct {
-	objects *Objects
-	rules   check.Rules
+	objects *Objects                     // reads the commits
+	rules   check.Rules                  // rules for the changes of commits
 	Commits map[string]*RawCommit        // well-formed commits that were checked, by id
 	found   map[string][]caisson.Finding // findings of the commits that were checked, by id
 }
@@ -255,9 +255,9 @@ func plainf(format string, args ...any) string {
 
 // Findings is a list of findings of limited length. If it is full, the most severe findings are kept.
 type Findings struct {
-	List    []caisson.Finding
-	max     int // maximum length of List
-	Dropped int // number of findings that were dropped
+	List    []caisson.Finding // the findings that are kept
+	max     int               // maximum length of List
+	Dropped int               // number of findings that were dropped
 }
 
 // NewFindings returns a list for at most max findings.

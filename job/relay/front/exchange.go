@@ -25,7 +25,7 @@ type stream interface {
 // An exchange copies a request to a job and the job's answer back, both at the same time: a job may answer before it has read the
 // whole request, and then need not read the rest.
 type exchange struct {
-	h         *handler
+	h         *handler // the handler of the request
 	w         http.ResponseWriter
 	rc        *http.ResponseController // sets the deadlines of w and r
 	r         *http.Request

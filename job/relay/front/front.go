@@ -43,7 +43,7 @@ func Handler(open OpenStream) http.Handler {
 
 // A handler answers the git requests of sandboxes; see Handler.
 type handler struct {
-	open                  OpenStream
+	open                  OpenStream    // requests a stream from the engine
 	fetchLimit, gzipLimit int64         // maxFetchRequest and maxUnzipped, except in tests
 	idle, drain           time.Duration // idleTime and drainTime, except in tests
 }

@@ -148,7 +148,7 @@ func LimitReader(r io.Reader, limit int64, exceeded error) io.Reader {
 type limitedReader struct {
 	r        io.Reader
 	left     int64
-	exceeded error
+	exceeded error // the error for more than left bytes
 }
 
 func (l *limitedReader) Read(p []byte) (int, error) {

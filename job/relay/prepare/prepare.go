@@ -28,7 +28,7 @@ type Request struct {
 	// Authors is one of the Author constants of the root package; "" means AuthorSet. Name and Email are the new author and
 	// committer of the commits.
 	Authors     string
-	Name, Email string
+	Name, Email string // new author and committer; see Authors
 	// Sign returns an armoured SSH signature (see [SSHSign]) of a commit, or is nil for unsigned commits. It should return equal
 	// signatures for equal payloads, which have at most 1 MiB.
 	Sign func(payload []byte) (armored string, err error) `json:"-"`
@@ -37,12 +37,12 @@ type Request struct {
 	// Pull has the data for the text of the pull request, except the commits. Template is the template of the text; see
 	// [CheckPullTemplate]. A suspected secret in the title or text, or a template that fails, yields a finding with verdict ask.
 	Pull     PullText
-	Template string
+	Template string // template of the text; see Pull
 }
 
 // A Commit is a commit to deliver.
 type Commit struct {
-	ID      string
+	ID      string // object name of the commit
 	Subject string // one line that is safe to display; at most 200 bytes
 }
 
@@ -222,8 +222,8 @@ func newCommits(ctx context.Context, store git.Repo, req Request, granted []git.
 
 // A rewriter rewrites commits.
 type rewriter struct {
-	repo      git.Repo
-	req       Request
+	repo      git.Repo          // repository with the commits
+	req       Request           // specifies how commits are rewritten
 	rewritten map[string]string // new ids by old ids
 }
 

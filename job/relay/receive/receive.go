@@ -95,7 +95,7 @@ func Receive(ctx context.Context, store git.Repo, body io.Reader, conn io.Writer
 
 // pushState is a push in progress.
 type pushState struct {
-	store  git.Repo
+	store  git.Repo  // the repository that is pushed to
 	body   io.Reader // body of the request: commands and a pack
 	req    Request
 	refs   map[string]string // commits of the refs of the store, by full name

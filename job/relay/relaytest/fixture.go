@@ -28,10 +28,10 @@ import (
 // Fixture is a view, a store that borrows its objects, and an HTTP server that a git client can push to.
 type Fixture struct {
 	T     *testing.T
-	Store git.Repo
-	Url   string // URL of the store on the HTTP server
-	Work  string // directory of a clone of the granted branch
-	Base  string // commit of the granted branch main
+	Store git.Repo // the repository that is pushed to
+	Url   string   // URL of the store on the HTTP server
+	Work  string   // directory of a clone of the granted branch
+	Base  string   // commit of the granted branch main
 
 	Mu    sync.Mutex      // guards Req, Last, Err and count
 	Req   receive.Request // settings of the pushes that the server receives

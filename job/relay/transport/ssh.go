@@ -22,9 +22,9 @@ import (
 
 // An sshLink runs git programs at a server. All of them are sessions of one connection, which is opened for the first one.
 type sshLink struct {
-	remote remoteurl.URL
-	dialer *net.Dialer
-	config *ssh.ClientConfig
+	remote remoteurl.URL     // URL of the repository
+	dialer *net.Dialer       // connects only to allowed addresses
+	config *ssh.ClientConfig // has the credential and the expected host keys
 
 	mu     sync.Mutex
 	client *ssh.Client // nil until connected; guarded by mu

@@ -21,7 +21,7 @@ import (
 )
 
 // A Tool runs transports. It has no state and is safe for concurrent use.
-type Tool struct{ run worker.Starter }
+type Tool struct{ run worker.Starter } // starts the jobs
 
 // NewTool returns a Tool whose jobs are started by r. The binary that r starts must have the jobs of this package in its job
 // table.
