@@ -250,8 +250,7 @@ func (r *runsc) bundle(ctx context.Context, args ...string) (id string, err erro
 func (r *runsc) runCommand(ctx context.Context, args ...string) error {
 	cmd := exec.CommandContext(ctx, r.exe, append(slices.Clone(r.flags), args...)...)
 	cmd.Env = []string{}
-	// The output goes to a file instead of a pipe: sandboxes inherit the output, so that reading a pipe would wait until they
-	// end.
+	// The output goes to a file instead of a pipe: sandboxes inherit the output, so that reading a pipe would wait until they end.
 	out, err := os.CreateTemp(r.dir, "output-")
 	if err != nil {
 		return err

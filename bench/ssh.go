@@ -68,8 +68,7 @@ func (s traffic) sshCopy(ctx context.Context) (err error) {
 func (s traffic) copyWith(connect func(*os.Process) error, args ...string) measure {
 	return func(ctx context.Context) (samples, error) {
 		options := []string{"-q", "-o", "Ciphers=" + scpCipher, "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR", "-F", "none"}
-		// scp starts after a line on standard input, because connect can add devices only after the process has created its
-		// namespace.
+		// scp starts after a line on standard input, because connect can add devices only after the process has created its namespace.
 		cmd := exec.CommandContext(ctx, "sh", append([]string{"-c", `read go; exec scp "$@"`, "scp"}, append(options, args...)...)...)
 		start, err := cmd.StdinPipe()
 		if err != nil {

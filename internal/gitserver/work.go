@@ -8,8 +8,7 @@ import (
 	"testing"
 )
 
-// environ returns the environment of git in tests: without the configuration of the machine, and with reproducible
-// commits.
+// environ returns the environment of git in tests: without the configuration of the machine, and with reproducible commits.
 func environ() []string {
 	return []string{
 		"HOME=/nonexistent", "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null", "GIT_TERMINAL_PROMPT=0", "LC_ALL=C",

@@ -6,8 +6,7 @@ import (
 	"slices"
 )
 
-// A Stack contains functions that undo the steps done so far. The zero value is empty. It is not safe for concurrent
-// use.
+// A Stack contains functions that undo the steps done so far. The zero value is empty. It is not safe for concurrent use.
 type Stack struct{ steps []func() error }
 
 // Push adds a function that undoes a step. It must be called as soon as the step may have had an effect.

@@ -27,8 +27,7 @@ var hostFiles = []string{
 }
 
 const (
-	// maxHostFile is the maximum size of a file in bytes. Larger files are left out, because none of hostFiles should be that
-	// large.
+	// maxHostFile is the maximum size of a file in bytes. Larger files are left out, because none of hostFiles should be that large.
 	maxHostFile = 4 << 20
 	guestUser   = 1000 // uid and gid of "user" in passwd
 )

@@ -34,8 +34,7 @@ type layerStore struct {
 
 	// mu guards the fields after it. It is also held while a layer and its description are added or removed.
 	mu sync.Mutex
-	// inProgress contains a channel for each layer that is being fetched, by digest. The channel is closed when the fetch has
-	// ended.
+	// inProgress contains a channel for each layer that is being fetched, by digest. The channel is closed when the fetch has ended.
 	inProgress   map[string]chan struct{}
 	holds        int             // number of calls of hold that were not released
 	handedOut    map[string]bool // layers that were returned to callers since holds was last 0, by digest

@@ -142,8 +142,7 @@ func (p *process) isolate(r *Runner, req Request, c *jobRequest) error {
 			ids = []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(r.uidBase), Size: 1}}
 			gids = ids
 		case st.Uid == 0 && req.Access == ReadAsOwner:
-			// Only root can have created this directory, and it is mounted read-only: allow reading all files, regardless of
-			// their owners.
+			// Only root can have created this directory, and it is mounted read-only: allow reading all files, regardless of their owners.
 			ids = []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 1<<32 - 1}}
 			gids = ids
 			c.Capabilities = []uint{unix.CAP_DAC_READ_SEARCH}
@@ -260,8 +259,7 @@ func (p *process) passInput(in io.Reader) error {
 	p.heldFiles = append(p.heldFiles, w)
 	p.copyInput = func() {
 		defer p.copying.Done()
-		// If in cannot be read, the job gets a short input and reports that. If the pipe cannot be written to, the job has
-		// exited.
+		// If in cannot be read, the job gets a short input and reports that. If the pipe cannot be written to, the job has exited.
 		io.Copy(w, in)
 		w.Close()
 	}

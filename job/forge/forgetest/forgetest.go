@@ -37,8 +37,7 @@ type Options struct {
 	RateLimitPulls int
 	// LosePullAnswers is the number of pull requests that are created, but whose answer is lost.
 	LosePullAnswers int
-	// GitHubApp adds a GitHub App that is installed for the repository; see Forge.AppCredential. Its tokens are valid for an
-	// hour.
+	// GitHubApp adds a GitHub App that is installed for the repository; see Forge.AppCredential. Its tokens are valid for an hour.
 	GitHubApp bool
 	// NoDrafts simulates a plan of GitHub without draft pull requests.
 	NoDrafts bool

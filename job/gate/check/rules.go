@@ -32,8 +32,7 @@ type Rules struct {
 	// MaxScan is the size, in bytes, of the largest file that is searched for secrets; default 4 MiB, at most 64 MiB. Larger
 	// files require a review.
 	MaxScan caisson.Size `yaml:"maxScan" json:"maxScan,omitempty"`
-	// ScanTime is the time limit for searching all files for secrets; default 60 s. Files that were not searched by then are
-	// denied.
+	// ScanTime is the time limit for searching all files for secrets; default 60 s. Files that were not searched by then are denied.
 	ScanTime caisson.Duration `yaml:"scanTime" json:"scanTime,omitempty"`
 
 	// History means that the changes are those of a commit, and not of a workspace. Possible secrets are then denied instead of
@@ -127,10 +126,9 @@ func ValidPattern(pattern string) error {
 }
 
 // MatchPath reports whether pattern matches a relative path with slashes. ** matches any number of directories, including none;
-// *, ? and [a-z] are as in path.Match and do not match a slash. A pattern without a slash matches a name in any directory;
-// other patterns are relative to the root, with or without a leading slash. A pattern that matches a directory matches
-// everything in it. A malformed pattern matches nothing. The time is at most proportional to the product of the lengths of
-// pattern and name.
+// *, ? and [a-z] are as in path.Match and do not match a slash. A pattern without a slash matches a name in any directory; other
+// patterns are relative to the root, with or without a leading slash. A pattern that matches a directory matches everything in
+// it. A malformed pattern matches nothing. The time is at most proportional to the product of the lengths of pattern and name.
 func MatchPath(pattern, name string) bool {
 	if ValidPattern(pattern) != nil {
 		return false

@@ -140,9 +140,8 @@ func (r *SecretRule) search(ctx context.Context, text string, spans []span, hit 
 			end := min(start+maxPiece, s.end)
 			for _, loc := range r.regex().FindAllStringIndex(text[start:end], -1) {
 				m := span{start + loc[0], start + loc[1]}
-				// A match at the beginning or the end of a piece is dropped, unless it is at that of the text, because the
-				// expression may not match there in the whole text. Pieces overlap, so another piece contains the match
-				// elsewhere.
+				// A match at the beginning or the end of a piece is dropped, unless it is at that of the text, because the expression may not
+				// match there in the whole text. Pieces overlap, so another piece contains the match elsewhere.
 				if m.start == start && start > 0 || m.end == end && end < len(text) {
 					continue
 				}

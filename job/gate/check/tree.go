@@ -22,8 +22,7 @@ type tree struct {
 	base         Tree                       // the tree before the changes
 	changed      map[string]*caisson.Change // the changes after which an entry exists, by path
 	removedPaths map[string]bool            // paths that do not exist after the changes, because they were removed or renamed
-	// added contains the names of the entries in changed, by directory. A name begins with a slash unless its directory is the
-	// root.
+	// added contains the names of the entries in changed, by directory. A name begins with a slash unless its directory is the root.
 	added map[string][]string
 	names map[string][]string // the results of children so far, by directory
 }

@@ -24,8 +24,7 @@ const (
 	userAgent = "git/2.39 (caisson)"
 	// maxErrorText limits how many bytes of an error answer are passed on.
 	maxErrorText = 2 << 10
-	// responseTimeout is how long a remote may take to answer. It is long because a remote runs its hooks before it answers a
-	// push.
+	// responseTimeout is how long a remote may take to answer. It is long because a remote runs its hooks before it answers a push.
 	responseTimeout = 10 * time.Minute
 	// maxAttempts limits the attempts per request, including those after redirects.
 	maxAttempts = 3
