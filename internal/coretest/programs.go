@@ -52,15 +52,15 @@ func (c *counter) count(run fake.Func) fake.Func {
 }
 
 // sleeper runs until it is killed. Checkpoints can capture it.
-type sleeper struct{ live *counter }
+type sleeper struct{ live *counter } // counts the sleepers that run
 
 // Run implements [fake.Program].
 func (s sleeper) Run(ctx context.Context, p *fake.Proc) int {
 	return s.live.count(func(ctx context.Context, _ *fake.Proc) int { <-ctx.Done(); return 0 })(ctx, p)
 }
 
-func (sleeper) Memory() ([]byte, error)    { return nil, nil }
-func (sleeper) RestoreMemory([]byte) error { return nil }
+func (sleeper) Memory() ([]byte, error)    { return nil, nil } // a sleeper has no state to save
+func (sleeper) RestoreMemory([]byte) error { return nil }      // a sleeper has no state to restore
 
 // guestdProgram runs the test program of package guestd that has the same name as the process.
 func guestdProgram(ctx context.Context, p *fake.Proc) int {

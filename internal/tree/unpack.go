@@ -53,6 +53,7 @@ func Unpack(r io.Reader, root *os.Root, o Options) error {
 	return errno.Wrap(u.unpack(r))
 }
 
+// unpack creates all entries of the archive r.
 func (u *unpacker) unpack(r io.Reader) error {
 	in := tar.NewReader(r)
 	for {

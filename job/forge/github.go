@@ -44,13 +44,13 @@ type gitPull struct {
 	HTMLURL string `json:"html_url"`
 	State   string `json:"state"`
 	Draft   bool   `json:"draft"`
-	Head    gitRef `json:"head"`
-	Base    gitRef `json:"base"`
+	Head    gitRef `json:"head"` // branch with the changes
+	Base    gitRef `json:"base"` // branch to merge into
 }
 
 // gitRef is the branch of a repository in a gitPull.
 type gitRef struct {
-	Ref  string `json:"ref"`
+	Ref  string `json:"ref"` // name of the branch
 	Repo *struct {
 		ID int64 `json:"id"`
 	} `json:"repo"` // null if the repository was deleted

@@ -23,13 +23,13 @@ func newGitLab(c *client, args jobArgs) *gitLab {
 
 // gitLabMerge is a merge request in answers of GitLab.
 type gitLabMerge struct {
-	IID     int64  `json:"iid"`
+	IID     int64  `json:"iid"` // number in its project
 	WebURL  string `json:"web_url"`
 	State   string `json:"state"`
 	Draft   bool   `json:"draft"`
-	WIP     bool   `json:"work_in_progress"` // used instead of draft before GitLab 13.2
-	Source  string `json:"source_branch"`
-	Target  string `json:"target_branch"`
+	WIP     bool   `json:"work_in_progress"`  // used instead of draft before GitLab 13.2
+	Source  string `json:"source_branch"`     // branch with the changes
+	Target  string `json:"target_branch"`     // branch to merge into
 	SourceP int64  `json:"source_project_id"` // id of the project of the source branch
 	TargetP int64  `json:"target_project_id"` // id of the project of the target branch
 }

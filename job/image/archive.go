@@ -25,10 +25,10 @@ type archiveResult struct {
 // archiver writes the contents of a directory as a tar archive, sorted by name. Every file is owned by 0:0 in the archive;
 // sockets and devices are left out.
 type archiver struct {
-	root   *os.Root
-	tw     *tar.Writer
+	root   *os.Root         // the directory to archive
+	tw     *tar.Writer      // writes the archive
 	links  map[inode]string // path of the first entry of each file with several hard links; later entries are links to it
-	result archiveResult
+	result archiveResult    // the result so far
 }
 
 // inode identifies a file of the host by device number and inode number.

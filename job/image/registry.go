@@ -37,9 +37,9 @@ type source struct {
 
 // resolved is the description of an image by its registry. It is untrusted until checkResolved and checkConfig have validated it.
 type resolved struct {
-	Digest string // digest of the manifest
-	Layers []remoteLayer
-	Config rawConfig
+	Digest string        // digest of the manifest
+	Layers []remoteLayer // layers from bottom to top
+	Config rawConfig     // the used part of the image's configuration
 }
 
 // remoteLayer describes a layer of an image in a registry.
@@ -184,8 +184,8 @@ func (s source) open(ctx context.Context) (name.Reference, []remote.Option, erro
 // requireTLS is a RoundTripper that refuses requests without TLS, regardless of their origin: the library, a redirect, or the
 // realm of an authentication challenge.
 type requireTLS struct {
-	next         http.RoundTripper
-	insecureHost string // the only host[:port] that may be used without TLS, or ""
+	next         http.RoundTripper // sends the requests that are not refused
+	insecureHost string            // the only host[:port] that may be used without TLS, or ""
 }
 
 // RoundTrip implements [http.RoundTripper].

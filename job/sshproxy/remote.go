@@ -27,7 +27,7 @@ type remote struct {
 // An answer is a reply with the descriptors that came with it.
 type answer struct {
 	Reply
-	files []*os.File
+	files []*os.File // the descriptors
 }
 
 // errChannel is the error of requests when the channel to the daemon has ended.
@@ -265,7 +265,7 @@ func (r *remote) login(user string, key ssh.PublicKey, signed bool) error {
 // A hostSigner signs with the host key, which only the daemon has.
 type hostSigner struct {
 	remote *remote
-	key    ssh.PublicKey
+	key    ssh.PublicKey // the public host key
 }
 
 // PublicKey implements [ssh.Signer].

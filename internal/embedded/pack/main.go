@@ -28,6 +28,7 @@ func main() {
 	}
 }
 
+// run executes the command with the arguments args.
 func run(args []string) error {
 	if len(args) == 0 {
 		return errors.New("the directory is missing; usage: pack DIR NAME=PROGRAM")

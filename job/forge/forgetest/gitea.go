@@ -33,6 +33,7 @@ func (f giteaAPI) serve(w http.ResponseWriter, r *http.Request, user, token stri
 	}
 }
 
+// notFound answers with the status 404.
 func (f giteaAPI) notFound(w http.ResponseWriter) {
 	reply(w, http.StatusNotFound, object{"message": "The target couldn't be found.", "url": f.API + "/swagger", "errors": []string{}})
 }
@@ -59,6 +60,7 @@ func (f giteaAPI) showPull(p *Pull) object {
 	}
 }
 
+// listPulls answers with a page of the list of pull requests.
 func (f giteaAPI) listPulls(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -82,6 +84,7 @@ func (f giteaAPI) between(w http.ResponseWriter, base, head string) {
 	f.notFound(w)
 }
 
+// createPull creates the pull request that r describes.
 func (f giteaAPI) createPull(w http.ResponseWriter, r *http.Request) {
 	var in struct{ Title, Body, Head, Base string }
 	if !input(r, &in) {
@@ -114,6 +117,7 @@ func (f giteaAPI) createPull(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// updatePull changes the pull request with the given number as r specifies.
 func (f giteaAPI) updatePull(w http.ResponseWriter, r *http.Request, number string) {
 	var in struct{ Title, Body *string }
 	if !input(r, &in) {

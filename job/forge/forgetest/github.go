@@ -48,6 +48,7 @@ func (f gitHubAPI) showPull(p *Pull) object {
 	}
 }
 
+// listPulls answers with a page of the list of pull requests.
 func (f gitHubAPI) listPulls(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	f.mu.Lock()
@@ -73,6 +74,7 @@ func gitHubInvalid(w http.ResponseWriter, errors ...object) {
 	})
 }
 
+// createPull creates the pull request that r describes.
 func (f gitHubAPI) createPull(w http.ResponseWriter, r *http.Request) {
 	var in struct {
 		Title, Body, Head, Base string
@@ -118,6 +120,7 @@ func (f gitHubAPI) createPull(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// updatePull changes the pull request with the given number as r specifies.
 func (f gitHubAPI) updatePull(w http.ResponseWriter, r *http.Request, number string) {
 	var in struct{ Title, Body *string }
 	if !input(r, &in) {

@@ -56,6 +56,7 @@ func (f gitLabAPI) showPull(p *Pull) object {
 	}
 }
 
+// listPulls answers with a page of the list of pull requests.
 func (f gitLabAPI) listPulls(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	f.mu.Lock()
@@ -68,6 +69,7 @@ func (f gitLabAPI) listPulls(w http.ResponseWriter, r *http.Request) {
 	reply(w, http.StatusOK, toObjects(pulls, f.showPull))
 }
 
+// createPull creates the pull request that r describes.
 func (f gitLabAPI) createPull(w http.ResponseWriter, r *http.Request) {
 	var in struct {
 		Title       string `json:"title"`
@@ -107,6 +109,7 @@ func (f gitLabAPI) createPull(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// updatePull changes the pull request with the given number as r specifies.
 func (f gitLabAPI) updatePull(w http.ResponseWriter, r *http.Request, number string) {
 	var in struct{ Title, Description *string }
 	if !input(r, &in) {

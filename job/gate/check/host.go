@@ -31,6 +31,7 @@ const maxCheckedNames = 200_000
 // hostTree implements [Tree] for a directory of the host.
 type hostTree struct{ dir *os.File }
 
+// Lookup implements [Tree].
 func (t hostTree) Lookup(path string) (typ, link string, err error) {
 	defer fsat.KeepAlive(t.dir)
 	dir, err := fsat.OpenDir(int(t.dir.Fd()), fsat.Parent(path))
@@ -75,6 +76,7 @@ func (t hostTree) Children(dir string) ([]string, error) {
 	return fsat.ListNames(fd, maxCheckedNames)
 }
 
+// Content implements [Tree].
 func (t hostTree) Content(path string, limit int64) []byte {
 	defer fsat.KeepAlive(t.dir)
 	f, err := fsat.Open(int(t.dir.Fd()), path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY, 0)

@@ -159,6 +159,7 @@ type object struct {
 	sum hash.Hash  // hash of the bytes that were read
 }
 
+// Read implements [io.Reader]. At the end of the content it returns a Conflict error if the hash is not the expected one.
 func (o *object) Read(b []byte) (int, error) {
 	n, err := o.file.Read(b)
 	o.mu.Lock()

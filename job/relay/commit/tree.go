@@ -123,7 +123,7 @@ func (o *Objects) find(root, name string) (treeEntry, error) {
 
 // commitTree implements [check.Tree] for the tree of a commit.
 type commitTree struct {
-	objects *Objects
+	objects *Objects // reads the trees
 	root    string   // tree of the commit, which contains its changes already
 	parents []string // trees of the parents
 }
@@ -186,10 +186,10 @@ const (
 
 // A treeDiff collects the changes of a commit.
 type treeDiff struct {
-	objects    *Objects
-	limit      int // maximum number of changes
-	changes    []caisson.Change
-	submodules map[string]bool // paths of submodules among the changes
+	objects    *Objects         // reads the trees
+	limit      int              // maximum number of changes
+	changes    []caisson.Change // the changes so far
+	submodules map[string]bool  // paths of submodules among the changes
 }
 
 // walk adds the entries in dir and below that differ from all parents, and those that undo a change of a parent relative to

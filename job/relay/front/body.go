@@ -37,8 +37,8 @@ func (h *handler) decodedBody(r *http.Request, service string) (io.Reader, error
 
 // singleGzip decompresses one gzip stream, which no data may follow.
 type singleGzip struct {
-	z  *gzip.Reader
-	in *bufio.Reader
+	z  *gzip.Reader  // decompresses in
+	in *bufio.Reader // the compressed body
 }
 
 // Read implements [io.Reader].

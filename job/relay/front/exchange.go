@@ -29,7 +29,7 @@ type exchange struct {
 	w         http.ResponseWriter
 	rc        *http.ResponseController // sets the deadlines of w and r
 	r         *http.Request
-	req       *Request
+	req       *Request    // the request to the engine for the stream
 	conn      stream      // connection to the job
 	idleTimer *time.Timer // fires when no data has moved for the idle time
 	started   bool        // whether the status of the answer was written
@@ -37,6 +37,7 @@ type exchange struct {
 	timedOut  atomic.Bool // whether idleTimer has fired
 }
 
+// newExchange returns an exchange over conn for the request r, which was parsed as req, and the answer w.
 func newExchange(h *handler, w http.ResponseWriter, r *http.Request, req *Request, conn stream) *exchange {
 	return &exchange{h: h, w: w, rc: http.NewResponseController(w), r: r, req: req, conn: conn}
 }

@@ -31,8 +31,8 @@ var ErrPkt = errors.New("malformed packet line")
 // the underlying reader.
 type PktReader struct {
 	r    io.Reader
-	left int64 // bytes that may still be read, including headers
-	buf  [PktMax]byte
+	left int64        // bytes that may still be read, including headers
+	buf  [PktMax]byte // contains the line that Next returns
 }
 
 // NewPktReader returns a PktReader that reads at most limit bytes from r.

@@ -86,7 +86,7 @@ func linkClient(c net.Conn) *http.Client {
 // A onceTransport closes its connection even if it was never used.
 type onceTransport struct {
 	*http.Transport
-	c net.Conn
+	c net.Conn // the connection that it closes
 }
 
 // CloseIdleConnections closes the connection, too. [http.Client] calls it.
@@ -255,6 +255,7 @@ type limitedBody struct {
 	budget *atomic.Int64  // bytes that the remote may still send; see Forwarder
 }
 
+// Read implements [io.Reader].
 func (c *limitedBody) Read(p []byte) (int, error) {
 	n, err := c.ReadCloser.Read(p)
 	if c.budget.Add(-int64(n)) < 0 {

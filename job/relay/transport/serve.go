@@ -78,6 +78,7 @@ type singleListener struct {
 	done chan struct{} // closed by Close
 }
 
+// Accept returns the connection on its first call. Later calls wait for Close and return an error.
 func (l *singleListener) Accept() (net.Conn, error) {
 	l.mu.Lock()
 	c := l.conn

@@ -51,8 +51,8 @@ type Auth struct {
 // remoteArgs are the arguments of jobRemote. They contain the secrets of Request.Auth in plain text, and are sent over a pipe
 // only.
 type remoteArgs struct {
-	Request     Request
-	Secret, Key string // Request.Auth.Secret and Request.Auth.Key, which are redacted when Request is encoded
+	Request     Request // the request; its secrets are redacted when it is encoded
+	Secret, Key string  // Request.Auth.Secret and Request.Auth.Key, which are redacted when Request is encoded
 }
 
 // Jobs returns the jobs of this package, for the job table that the binary passes to [worker.Main].
