@@ -29,6 +29,7 @@ type images struct {
 	last caisson.PullRequest // the last request; guarded by mu
 }
 
+// newImages returns a driver for images with its layers below dir.
 func newImages(dir string) *images {
 	d := &images{Driver: imagetest.New(dir), have: map[string]bool{}}
 	d.Find = func(ctx context.Context, req caisson.PullRequest) (conf caisson.ImageConfig, err error) {

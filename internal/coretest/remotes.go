@@ -37,6 +37,7 @@ type remotes struct {
 	mu sync.Mutex // held while a remote is created
 }
 
+// newRemotes returns remotes in the directory dir, and starts the HTTP server.
 func newRemotes(dir string, tool *transport.Tool, wires *wires) (*remotes, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

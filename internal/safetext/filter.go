@@ -28,7 +28,7 @@ type state int
 
 const (
 	ground      state = iota // outside of an escape sequence
-	afterESC                 // after ESC
+	afterESC                 // after the byte ESC
 	escapeInter              // after ESC and intermediate bytes
 	csi                      // inside a control sequence (CSI)
 	inStr                    // inside a string: OSC, DCS, APC, PM or SOS

@@ -57,6 +57,7 @@ type skeleton struct {
 	entries int64     // number of files, directories and symlinks
 }
 
+// newSkeleton returns a skeleton that builds in the directory dir. hostRoot is the root directory of the host.
 func newSkeleton(hostRoot, dir string) (*skeleton, error) {
 	host, err := os.OpenRoot(hostRoot)
 	if err != nil {

@@ -50,7 +50,7 @@ const (
 // Start requests a process. The reply has its process id, and as descriptors its standard input, output and error.
 type Start struct {
 	Kind    string            `json:"kind"`              // KindShell, KindExec or KindSFTP
-	Command string            `json:"command,omitempty"` // only with KindExec
+	Command string            `json:"command,omitempty"` // the command to run; only with KindExec
 	Env     map[string]string `json:"env,omitempty"`     // environment variables
 	TTY     bool              `json:"tty,omitempty"`     // whether the process gets a terminal
 	Size    Size              `json:"size,omitzero"`     // size of the terminal

@@ -42,12 +42,12 @@ func Value[T any](p *T, err error) (T, error) {
 
 // RunInput is what one run of a job is given besides its arguments.
 type RunInput struct {
-	Root     *os.File              // see Request.Root
-	Files    []*os.File            // see Request.Files
-	Input    io.Reader             // see Request.Input
-	Mounts   []Mount               // see Request.Mounts
+	Root     *os.File              // root directory of the job; see Request.Root
+	Files    []*os.File            // descriptors for the job; see Request.Files
+	Input    io.Reader             // input of the job; see Request.Input
+	Mounts   []Mount               // further directories for the job; see Request.Mounts
 	Limits   Limits                // replaces the limits of the declaration unless it is zero
-	Progress func(json.RawMessage) // see Request.Progress
+	Progress func(json.RawMessage) // called with the progress of the job; see Request.Progress
 }
 
 // A Starter runs jobs: [*Runner], or its replacement in a test.

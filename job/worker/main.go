@@ -26,7 +26,7 @@ const (
 type Call struct {
 	Root  *os.File   // the job's root directory, if Job.Root is set
 	Files []*os.File // descriptors of the request, at least as many as the declaration requires
-	input *os.File   // see Input; nil if the request has no input
+	input *os.File   // source of the reader that Input returns; nil if the request has no input
 
 	mu  sync.Mutex // held while a frame is written to out
 	out *os.File   // pipe for the reply

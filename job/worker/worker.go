@@ -125,7 +125,7 @@ type Request struct {
 	// capabilities; it can use TCP and socket pairs, and named unix sockets only if all its directories belong to accounts.
 	// Directories owned by root are idmapped for it, except those in Files.
 	Programs bool
-	Mounts   []Mount // only with Programs
+	Mounts   []Mount // further directories for the job; only with Programs
 	Limits   Limits  // limits of the job
 	// Progress gets each value that the job reports with [Call.Progress], one call at a time; nil ignores them.
 	Progress func(json.RawMessage)

@@ -111,7 +111,7 @@ type applier struct {
 	stage          *os.File   // the staging directory; nil if there is none
 	stageRecreated bool       // the staging directory was missing and has been created again
 	moved          gate.Moved // the paths that were found in another state than expected
-	leftInPlace    []string   // see Outcome.LeftInPlace
+	leftInPlace    []string   // paths left in place, see Outcome.LeftInPlace
 }
 
 // newApplier returns an applier that holds the lock of host. The caller must close it.

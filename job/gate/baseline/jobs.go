@@ -72,7 +72,7 @@ var jobBase = worker.Job[Limits, worker.None]{
 	},
 }
 
-// RunSaveBase runs [SaveBase] as a worker job with the rights of root's owner, to whom dst belongs while the job runs.
+// RunSaveBase runs [SaveBase] as a worker job with the rights of root's owner, who also owns dst while the job runs.
 func RunSaveBase(ctx context.Context, run worker.Starter, root, manifest, dst *os.File, limits Limits) error {
 	_, err := fsat.Lend(ctx, run, jobBase, limits, worker.RunInput{Root: root, Files: []*os.File{manifest, dst}}, dst)
 	return err
@@ -90,7 +90,7 @@ var jobRebase = worker.Job[worker.None, worker.None]{
 	},
 }
 
-// RunRebase runs [Rebase] as a worker job with the rights of host's owner, to whom base belongs while the job runs.
+// RunRebase runs [Rebase] as a worker job with the rights of host's owner, who also owns base while the job runs.
 func RunRebase(ctx context.Context, run worker.Starter, host, base *os.File, applied []AppliedPath) error {
 	var in bytes.Buffer
 	if err := worker.WriteRows(&in, applied); err != nil {
@@ -139,7 +139,7 @@ var jobForget = worker.Job[worker.None, worker.None]{
 	},
 }
 
-// RunForget runs [Forget] as a worker job with the rights of the copy's owner, to whom base belongs while the job runs.
+// RunForget runs [Forget] as a worker job with the rights of the copy's owner, who also owns base while the job runs.
 func RunForget(ctx context.Context, run worker.Starter, copied, base *os.File, paths []string) error {
 	in, err := json.Marshal(paths)
 	if err != nil {

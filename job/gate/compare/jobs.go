@@ -38,7 +38,7 @@ var jobCompare = worker.Job[Options, compareReply]{
 	},
 }
 
-// RunChanges runs [Changes] as a worker job with the rights of host's owner. The other directories belong to the caller.
+// RunChanges runs [Changes] as a worker job with the rights of host's owner. The user of this process owns the other directories.
 func RunChanges(ctx context.Context, run worker.Starter, host, manifest, base, frozen *os.File, opts Options) (*Result, error) {
 	merged, err := overlay.OpenMerged(frozen)
 	if err != nil {
@@ -101,7 +101,7 @@ var jobPart = worker.Job[partArgs, partReply]{
 	},
 }
 
-// RunPart runs [Part] as a worker job with the rights of host's owner. frozen belongs to the caller.
+// RunPart runs [Part] as a worker job with the rights of host's owner. The user of this process owns frozen.
 func RunPart(ctx context.Context, run worker.Starter, host, frozen *os.File, step gate.Step, chosen []int) (gate.Step, error) {
 	merged, err := overlay.OpenMerged(frozen)
 	if err != nil {

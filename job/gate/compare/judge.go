@@ -25,7 +25,7 @@ type origin struct {
 // baselineView finds the origin of paths in a manifest and a base directory.
 type baselineView struct {
 	manifest *baseline.Manifest // the states at the time of the scan
-	base     *baseline.Store    // the states that were applied since, and stored contents
+	base     *baseline.Store    // the states of paths that were applied after the scan, and the stored contents
 }
 
 // originAt returns the origin of path.

@@ -14,9 +14,9 @@ import (
 // ReadLimits are the limits of worker jobs that read directory trees.
 var ReadLimits = worker.Limits{Time: 10 * time.Minute, CPU: 10 * time.Minute, Memory: 4 << 30}
 
-// Lend runs a job with the rights of the owner of the job's root directory, and allows it to write to dirs. While the job runs,
-// dirs and the index and pack in them belong to that owner; afterwards they belong to the caller again. Other processes of that
-// owner cannot open dirs, because the owner has no access to the directories above them.
+// Lend runs a job with the rights of the user who owns the job's root directory, and allows it to write to dirs. While the job
+// runs, that user owns dirs and the files index and pack in them; after it, the user of this process owns them again. Other
+// processes of that user cannot open dirs, because the user has no access to the directories above them.
 func Lend[Args, Reply any](
 	ctx context.Context, run worker.Starter, job worker.Job[Args, Reply], args Args, given worker.RunInput, dirs ...*os.File,
 ) (reply Reply, err error) {

@@ -25,7 +25,7 @@ const (
 // The kinds of marks, which describe the extended attributes that the overlay has given to a path.
 const (
 	markOpaque = 1 // the path is an opaque directory, which hides the entries that the lower layers have in it
-	// The path has attributes that an overlay with the mount options of workspaces does not give; its entry is denied.
+	// The path has attributes that an overlay with the mount options of workspaces does not set; its entry is denied.
 	markRefuse = 2
 )
 
@@ -91,10 +91,10 @@ func requireTrustedXattrs() error {
 // marker is the state of one [Mark].
 type marker struct {
 	ctx   context.Context
-	root  int    // file descriptor of the upper directory
-	left  int    // number of entries that may still be listed
-	cutAt string // first path for which a mark may be missing, see marks.cutAt
-	buf   []byte
+	root  int         // file descriptor of the upper directory
+	left  int         // number of entries that may still be listed
+	cutAt string      // first path for which a mark may be missing, see marks.cutAt
+	buf   []byte      // buffer for the names of attributes
 	out   fsat.Packer // the output so far
 }
 

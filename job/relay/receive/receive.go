@@ -109,7 +109,7 @@ type pushState struct {
 // A pushCommand is a request to move a ref.
 type pushCommand struct {
 	name     string           // full name of the ref
-	old, new string           // as sent by the client; all zeros if the ref does not exist
+	old, new string           // commits before and after the push, as the client sent them; all zeros for no ref
 	refused  string           // reason for the refusal; "" if the command is accepted
 	findings *commit.Findings // findings about the new commits of the ref
 }

@@ -33,7 +33,7 @@ const (
 // A URL is the parsed URL of a git remote. The zero URL is not valid.
 type URL struct {
 	Scheme Scheme
-	User   string // only with SSH, where it is never empty
+	User   string // name of the user; never empty with SSH, and "" otherwise
 	Host   string // lower case, an IPv6 address without brackets; "" for Local
 	Port   string // "" for the default port of the scheme
 	// Path is the path of the repository. It begins with "/", except in a URL of the form user@host:path whose path is relative

@@ -30,7 +30,7 @@ func NewTool(r worker.Starter) *Tool { return &Tool{run: r} }
 // A Request has the parameters of a connection to a remote.
 type Request struct {
 	URL      string   // URL in the form of package job/relay/remoteurl, except local paths
-	Auth     Auth     // the zero value sends no credential
+	Auth     Auth     // credential for the remote; the zero value sends none
 	Roots    string   // additional trusted certificates (PEM)
 	HostKeys []string // host keys of an SSH server, as lines of known_hosts
 	Push     bool     // allow pushes; otherwise only fetches are allowed
