@@ -18,7 +18,7 @@ import (
 const (
 	hostAddress = "198.18.0.1" // Address at which sandboxes reach this network namespace; their 127.0.0.1 is their own.
 	vethAddress = "198.18.1.1" // Address of the end of a veth pair that is in this network namespace.
-	vethPeer    = "198.18.1.2" // Address of the other end.
+	vethPeer    = "198.18.1.2" // Address of the other end of the veth pair.
 )
 
 // makeHostAddress brings up the loopback device of this network namespace with hostAddress. It returns an error if another device

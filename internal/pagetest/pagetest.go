@@ -25,7 +25,7 @@ type Command struct {
 // A File is a file that a block of a page contains.
 type File struct {
 	Line   int    // line number of the first line of the file in the page
-	Format string // the mark of the block, such as yaml
+	Format string // the mark of the fenced block, such as yaml
 	Text   string // the content of the file
 }
 

@@ -203,7 +203,7 @@ func (u *unpacker) clear(name string) error {
 	return u.at.dir().Remove(path.Base(name))
 }
 
-// symlink creates the symlink name, unless it leads out of its tree and may not.
+// symlink creates the symlink name, unless it leads out of its tree and Options.KeepLinks is false.
 func (u *unpacker) symlink(name, target string) error {
 	if !u.KeepLinks && !staysInside(name, target) {
 		if u.Skipped != nil {

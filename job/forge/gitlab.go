@@ -23,7 +23,7 @@ func newGitLab(c *client, args jobArgs) *gitLab {
 
 // gitLabMerge is a merge request in answers of GitLab.
 type gitLabMerge struct {
-	IID     int64  `json:"iid"` // number in its project
+	IID     int64  `json:"iid"` // number of the merge request in its project
 	WebURL  string `json:"web_url"`
 	State   string `json:"state"`
 	Draft   bool   `json:"draft"`

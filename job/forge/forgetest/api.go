@@ -21,7 +21,7 @@ type Pull struct {
 	HeadRepo    int64  // repoID, or forkID if the head is in a fork
 	Draft       bool   // whether it is a draft
 	State       string // open, closed or merged
-	URL         string // URL of its page
+	URL         string // URL of the pull request's page
 }
 
 // repoID and forkID are the ids of the repository and of a fork of it.

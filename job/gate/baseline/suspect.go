@@ -27,7 +27,7 @@ const (
 // Suspects are files that are visible to a sandbox and may contain secrets.
 type Suspects struct {
 	List  []caisson.Suspect `json:"list,omitempty"`  // the first of the files, each with the reason
-	Count int               `json:"count,omitempty"` // number of all such files
+	Count int               `json:"count,omitempty"` // number of all files that may contain secrets
 
 	bytes int // size of the paths and reasons of all files in bytes
 }

@@ -15,7 +15,7 @@ import (
 type protection struct {
 	verdict      string // the verdict on a change: deny or ask
 	reason       string // the message of the finding
-	neverAllowed bool   // Rules.Allow cannot allow changes of these paths
+	neverAllowed bool   // Rules.Allow cannot allow changes of the protected paths
 	// names are in lower case and match names of any case in any directory, because the workspace may be a home directory, or
 	// contain several repositories. A name has at most maxNameParts parts; a name of one part may have wildcards. "name.*" and
 	// "*.name", with at most stemDots dots in name, are found through an index; other wildcards are compared one by one.

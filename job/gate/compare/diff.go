@@ -121,7 +121,7 @@ func splitLines(b []byte) []string {
 // edit replaces the lines [start, end) of an old text by the lines [newStart, newEnd) of a new text. Lines are counted from 0.
 type edit struct {
 	start, end       int // range of the replaced lines in the old text
-	newStart, newEnd int // range of the lines in the new text that replace them
+	newStart, newEnd int // range of the lines of the new text that replace the lines from start to end
 }
 
 // compare returns the edits that turn the text old into new, in order. a and b are the lines of the texts. Between two edits

@@ -306,9 +306,8 @@ func (c *comparer) propagateBlocked() {
 	}
 }
 
-// removedAfterApply adds the removals of paths that a sandbox with a copy of the directory has created, that were applied, and
-// that the sandbox has removed after that. Such a path is not in the frozen copy, because removing it leaves no whiteout in the
-// layer.
+// removedAfterApply adds the removals of paths that a sandbox with a copy of the directory has created and, after they were
+// applied, has removed again. Such a path is not in the frozen copy, because removing it leaves no whiteout in the layer.
 func (c *comparer) removedAfterApply() error {
 	if c.frozen.Cut() {
 		return nil // a path without an entry may be among the entries that were left out of the frozen copy

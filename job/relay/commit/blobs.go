@@ -9,7 +9,7 @@ import (
 
 // Limits of a batch of a blobQueue.
 const (
-	batchFiles = 256     // files; their object names together fit into a pipe
+	batchFiles = 256     // number of files; their object names together fit into a pipe
 	batchBytes = 4 << 20 // bytes of all files together, unless a single file is larger
 )
 

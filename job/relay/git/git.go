@@ -23,7 +23,7 @@ import (
 // Paths at which jobs have their directories.
 const (
 	workDir   = "/work"   // the repository that the job works on
-	viewDir   = "/view"   // the view whose objects that repository borrows
+	viewDir   = "/view"   // the view whose objects the repository at workDir borrows
 	MirrorDir = "/mirror" // the mirror whose objects the job copies
 )
 
