@@ -18,7 +18,7 @@ import (
 // engine learns that the job at its other end has exited.
 const streamWait = 10 * time.Second
 
-// streams counts the streams with a running job at their other end, for all wire processes. Safe for concurrent use.
+// streams limits the number of connections from sandboxes to running git jobs, for all wire processes. Safe for concurrent use.
 type streams struct {
 	limiter *limiter
 

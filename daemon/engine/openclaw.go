@@ -60,7 +60,7 @@ func (openClaw) Complete(a caisson.Agent) (caisson.Agent, error) {
 }
 
 // Files implements [runs.Recipe]. The program of a fork has the configuration of the warm-up in its memory. That configuration
-// therefore contains the default model, which the gateway replaces by the model of the run, instead of the warm-up model.
+// therefore contains the default model, which the model gateway replaces by the model of the run, instead of the warm-up model.
 func (openClaw) Files(a *caisson.Agent, models []caisson.Model) ([]caisson.SeedFile, error) {
 	if len(models) > 0 && models[0].Alias == runs.WarmModel {
 		models = slices.Clone(models)

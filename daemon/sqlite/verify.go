@@ -12,14 +12,14 @@ import (
 // chainWalk follows the chain of events from its start and compares it with the stored events and gaps.
 type chainWalk struct {
 	chain     chain // Computes the hashes of events.
-	gaps      []gap // The gaps that the walk has not passed, in order.
+	gaps      []gap // The trimmed ranges of events that the walk has not passed, in order.
 	at        head  // Position: number and hash of the last event that the walk has passed, or that a passed gap ends with.
 	notedHead *head // The noted head that is compared with the chain; nil if there is none or the walk has passed it.
 	first     int64 // Number of the first stored event; 0 before the walk has reached it.
 	count     int64 // Number of stored events that the walk has passed.
 }
 
-// step passes the event l, and the gaps before it. It returns a description of the first problem, or "".
+// step checks the stored event l and the trimmed ranges of events before it. It describes the first problem, or returns "".
 func (w *chainWalk) step(l *storedEvent) (problem string) {
 	for len(w.gaps) > 0 && w.gaps[0].first <= l.seq {
 		if problem := w.skip(); problem != "" {
@@ -41,7 +41,7 @@ func (w *chainWalk) step(l *storedEvent) (problem string) {
 	return w.pass(l.seq, l.hash)
 }
 
-// skip passes the next gap. It returns a description of a problem with the gap, or "".
+// skip checks the record of the next trimmed range of events. It describes the problem with it, or returns "".
 func (w *chainWalk) skip() (problem string) {
 	g := w.gaps[0]
 	w.gaps = w.gaps[1:]

@@ -26,7 +26,7 @@ type program struct {
 	env     []string
 	memory  caisson.Size
 	netns   *os.File
-	still   bool // restore with a still clock, see RuntimeSpec.StillClock
+	still   bool // restore with a still clock, see RuntimeSpec.ContinueClock
 }
 
 // nodeProgram returns a program that runs a script of testdata in the version of Node that agents use, which npm installs once.

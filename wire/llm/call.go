@@ -304,7 +304,7 @@ func (c *call) brokenOffOutcome(word string, status int, said caisson.TokenCount
 	if c.endpoint.Free {
 		return outcome{errorCode: word, status: status}
 	}
-	output := int64(math.MaxInt64) // all that was granted, because providers complete answers that are not streamed
+	output := int64(math.MaxInt64) // the maximum that was reserved is charged: providers complete answers that are not streamed
 	if c.row.Stream {
 		output = seen + c.maxHiddenTokens()
 	}

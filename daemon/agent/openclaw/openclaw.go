@@ -67,7 +67,7 @@ func Command() []string {
 }
 
 // Interactive returns the command of OpenClaw's own interface at a terminal, which is a client of OpenClaw's gateway. program
-// is the path of caisson-agent, which waits for the gateway before it starts the interface, because the two cannot prepare the
+// is the path of caisson-agent, which waits for OpenClaw's gateway before it starts the interface: the two cannot prepare the
 // state directory at the same time.
 func Interactive(program string) []string {
 	return []string{program, "await", Ready(), nodeFile, "--require=" + preloadFile, mainFile, "tui", "--session", "agent:{persona}:local"}

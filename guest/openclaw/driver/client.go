@@ -16,7 +16,7 @@ import (
 	"github.com/caisson-dev/caisson/guest/task"
 )
 
-// errNotListening is the error of dial if no process listens on the gateway's port.
+// errNotListening is the error of dial if no process listens on the port of OpenClaw's gateway.
 var errNotListening = errors.New("connection refused")
 
 // protocol is the version of OpenClaw's WebSocket protocol that this package implements.
@@ -57,11 +57,11 @@ func (e *callError) Error() string {
 // A client is a connection to OpenClaw's gateway. Only one goroutine may read from it.
 type client struct {
 	conn    *websocket.Conn
-	version string // version of the gateway
+	version string // version of OpenClaw's gateway
 	last    int    // number of the last request, which is also the request's id
 }
 
-// dial connects to the gateway, and retries while it is starting.
+// dial connects to OpenClaw's gateway, and retries while it is starting.
 func dial(ctx context.Context, t *task.Task) (*client, error) {
 	wait := time.Duration(t.ReadyTime)
 	if wait <= 0 {
@@ -83,11 +83,11 @@ func dial(ctx context.Context, t *task.Task) (*client, error) {
 	}
 }
 
-// dialOnce connects to the gateway without retries. The error wraps errNotListening if no process listens on its port.
+// dialOnce connects to OpenClaw's gateway without retries. The error wraps errNotListening if no process listens on its port.
 func dialOnce(ctx context.Context, t *task.Task) (*client, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
-	// Proxies in the environment are ignored, because the gateway is in the sandbox.
+	// Proxies in the environment are ignored, because OpenClaw's gateway runs in this sandbox.
 	dialer := &http.Client{Transport: &http.Transport{Proxy: nil, DialContext: (&net.Dialer{}).DialContext, DisableCompression: true}}
 	//nolint:bodyclose // the body is closed with the connection
 	conn, _, err := websocket.Dial(ctx, "ws://"+net.JoinHostPort("127.0.0.1", strconv.Itoa(t.Port)), &websocket.DialOptions{
@@ -119,7 +119,7 @@ type connectParams struct {
 	Auth        map[string]string `json:"auth,omitempty"`
 }
 
-// hello waits for the gateway's challenge, sends the request "connect", and stores the gateway's version.
+// hello waits for the challenge of OpenClaw's gateway, sends the request "connect", and stores its version.
 func (c *client) hello(ctx context.Context, t *task.Task) error {
 	for {
 		f, err := c.read(ctx)

@@ -9,7 +9,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// An envelope is the JSON object with which OpenClaw reports the result of a turn. It has one of three forms: from the gateway,
+// An envelope is the JSON object with which OpenClaw reports the result of a turn. It has one of three forms: from its gateway,
 // with the fields runId, status and result; from "openclaw agent --local --json", with payloads and meta; or from "openclaw agent
 // exec --json", with ok and final.
 type envelope struct {

@@ -30,7 +30,7 @@ type runEvent struct {
 	Data   json.RawMessage `json:"data"`
 }
 
-// event handles an event of the gateway. It ignores events of other runs.
+// event handles an event of OpenClaw's gateway. It ignores events of other runs.
 func (s *stream) event(f *frame) {
 	if f.Event != "agent" {
 		return
@@ -149,7 +149,7 @@ func (s *stream) lifecycle(data json.RawMessage) {
 	}
 }
 
-// failure returns the error of a run that the gateway has reported as failed with this message.
+// failure returns the error of a run that OpenClaw's gateway has reported as failed with this message.
 func (s *stream) failure(message string) *caisson.RunError { return classify(s.failureReason, message) }
 
 // final handles the final result of the run: it writes the part of the answer that was not streamed, or returns an error if the

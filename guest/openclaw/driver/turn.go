@@ -13,7 +13,7 @@ import (
 	"github.com/caisson-dev/caisson/guest/task"
 )
 
-// abortTime is how long the gateway may take to abort a turn if the task sets no grace period.
+// abortTime is how long OpenClaw's gateway may take to abort a turn if the task sets no grace period.
 const abortTime = 5 * time.Second
 
 // agentParams has the parameters of OpenClaw's method "agent", which sends a prompt.
@@ -28,7 +28,7 @@ type agentParams struct {
 	NoMessage bool   `json:"disableMessageTool"` // the agent has no tool that sends messages to chat channels
 }
 
-// turn sends the prompt to the gateway and reports events until the turn has ended.
+// turn sends the prompt to OpenClaw's gateway and reports events until the turn has ended.
 func (c *client) turn(ctx context.Context, t *task.Task, out drive.Out) drive.TurnResult {
 	end := drive.TurnResult{Agent: c.version}
 	out.Mark(task.MarkStarted)
@@ -51,13 +51,13 @@ func (c *client) turn(ctx context.Context, t *task.Task, out drive.Out) drive.Tu
 	return end
 }
 
-// isRefusal reports whether err is an error that the gateway has answered, and not one of the connection.
+// isRefusal reports whether err is an error that OpenClaw's gateway has answered, and not one of the connection.
 func isRefusal(err error) bool {
 	var refused *callError
 	return errors.As(err, &refused)
 }
 
-// connError returns the error of a turn during which the connection to the gateway failed with err.
+// connError returns the error of a turn during which the connection to OpenClaw's gateway failed with err.
 func (c *client) connError(ctx context.Context, err error) *caisson.RunError {
 	if ctx.Err() != nil {
 		return contextError(ctx)
@@ -66,7 +66,7 @@ func (c *client) connError(ctx context.Context, err error) *caisson.RunError {
 }
 
 // follow handles the events of a run until the final answer to the prompt, the request with this id, and returns the error of the
-// turn. If ctx ends, it aborts the run in the gateway.
+// turn. If ctx ends, it aborts the run in OpenClaw's gateway.
 func (c *client) follow(ctx context.Context, t *task.Task, id string, s *stream) *caisson.RunError {
 	reading, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()

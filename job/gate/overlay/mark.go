@@ -95,7 +95,7 @@ type marker struct {
 	left  int         // number of entries that may still be listed
 	cutAt string      // first path for which a mark may be missing, see marks.cutAt
 	buf   []byte      // buffer for the names of attributes
-	out   fsat.Packer // the output so far
+	out   fsat.Packer // the encoded marks so far
 }
 
 // walk records the marks of the entries of the directory dir and of everything below it.

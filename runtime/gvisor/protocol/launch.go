@@ -55,7 +55,7 @@ type LaunchOverlay struct {
 	DirFD       int    // detached mount of the directory with the upper layer and the work directory
 	Upper, Work string // names of the upper layer and the work directory in the directory DirFD
 	MaskFD      int    // detached mount of the layer that hides names; -1: none
-	// Hide and Show are the patterns for names that the gofer hides if they appear later, see package namemask.
+	// The gofer hides names that appear later if they match a pattern in Hide and none in Show, see package namemask.
 	Hide, Show []string
 }
 

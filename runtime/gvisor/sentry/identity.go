@@ -32,8 +32,8 @@ const (
 	maxGenerations = 16
 )
 
-// additionalPID returns the name that the thread group with the PID pid has from the restore with the number generation. PIDs are
-// 1 to TasksLimit, so no name equals a PID, and all names are different.
+// additionalPID returns the additional PID that the restore with the number generation gives to the thread group with the PID pid.
+// PIDs are 1 to TasksLimit, so no additional PID equals a PID or that of another group.
 func additionalPID(pid kernel.ThreadID, generation int32) kernel.ThreadID {
 	return pid + kernel.ThreadID(generation)*kernel.TasksLimit
 }
