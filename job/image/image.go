@@ -34,7 +34,7 @@ import (
 
 // Limits of images that cannot be configured.
 const (
-	maxLayers         = 128
+	maxLayers         = 128       // maximum number of layers of one image
 	maxConfig         = 512 << 10 // maximum size of an image's configuration in bytes
 	maxEntries        = 2_000_000 // maximum number of entries in a layer
 	maxParallelLayers = 3         // maximum number of layers that are fetched or unpacked concurrently

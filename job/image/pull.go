@@ -287,7 +287,7 @@ func (d *Driver) pipe(ctx context.Context, write func(context.Context) error, to
 	written := make(chan error, 1)
 	go func() {
 		written <- write(ctx)
-		to.Close() // closed after the result is sent to written, so that the result is available when the reader gets EOF
+		to.Close() // to is closed last, so that the reader gets EOF only after the result of write is in the channel written
 	}()
 	result, err := d.runUnpack(ctx, from, dir, args, report)
 	from.Close()

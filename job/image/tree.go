@@ -106,7 +106,7 @@ func (t *tree) makeMissing(dir string) error {
 		made = path.Join(made, part)
 		f, err := t.open(made, unix.O_PATH)
 		if err == nil {
-			f.Close() // the path made exists; if it is not a directory, the caller's open fails
+			f.Close() // the path exists; if it is not a directory, the caller will fail to open it
 			continue
 		}
 		if !errors.Is(err, fs.ErrNotExist) {

@@ -98,7 +98,7 @@ type applier struct {
 	host  *os.File                                 // the host's directory, locked with flock
 	saved *os.File                                 // the directory for the originals and the journals
 	read  func(hash string) (io.ReadCloser, error) // opens the new content of a file by its SHA-256
-	hook  func(point string)                       // called at named points by tests; may be nil
+	hook  func(point string)                       // a function of a test that is called at named points of the operation, or nil
 
 	disk  syncer      // syncs new files to disk
 	steps []gate.Step // the steps of the operation, sorted so that directories come before their entries
@@ -189,8 +189,8 @@ func (a *applier) recordMoved(name string) {
 	}
 }
 
-// run performs a.steps and writes the journal called name. done is the state of the outcome after success, and back after a
-// rollback.
+// run performs a.steps and writes the journal called name. done and back are states for the outcome: done after success, and back
+// after a rollback.
 func (a *applier) run(name, done, back string) (Outcome, error) {
 	a.originals = originalsDir(name)
 	if err := a.prepare(); err != nil {

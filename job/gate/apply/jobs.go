@@ -25,8 +25,8 @@ type writeReply struct {
 	Moved   *gate.Moved // the paths whose unexpected states are the cause of a Conflict error; nil for other results
 }
 
-// writeJob declares a job that changes the host's directory, which is its root, with the rights of the directory's owner. Its
-// first file descriptor is the directory for the originals and the journal.
+// writeJob declares a job that changes the host's directory, the root of the job, with the rights of the directory's owner. files
+// is the number of the job's file descriptors; the first one is the directory for the originals and the journals.
 func writeJob(name string, files int, do func(ctx context.Context, c *worker.Call, saved *os.File) (Outcome, error)) worker.Job[worker.None, writeReply] {
 	return worker.Job[worker.None, writeReply]{
 		Name: name, Root: true, Files: files, Access: worker.WriteAsOwner,
@@ -67,10 +67,10 @@ var (
 	})
 )
 
-// RunApply runs [Apply] as a worker job. host is the directory as it was when its changes were reviewed. saved belongs to the
-// owner of host and is accessible only to that user. frozen is the directory that [overlay.Freeze] has written, and is readable
-// for that user. If the job fails or ctx is canceled, a second job runs [Recover]. The outcome is unknown only if the second
-// job fails as well.
+// RunApply runs [Apply] as a worker job. host is the directory for which plan was made. saved belongs to the owner of
+// host and is accessible only to that user. frozen is the directory that [overlay.Freeze] has written, and is readable for that
+// user. If the job fails or ctx is canceled, a second job runs [Recover]. The outcome is unknown only if the second job fails as
+// well.
 func RunApply(ctx context.Context, run worker.Starter, host, saved, frozen *os.File, plan *gate.Plan) (Outcome, error) {
 	text, err := plan.Input()
 	if err != nil {
@@ -99,7 +99,7 @@ func runWriteJob(
 	if err != nil {
 		return Outcome{}, err
 	}
-	// The job is untrusted, so the length of its lists is limited again.
+	// The job is untrusted, so the lengths of the lists in its reply are limited again.
 	out := reply.Outcome
 	out.LeftInPlace = out.LeftInPlace[:min(len(out.LeftInPlace), maxPaths)]
 	if m := reply.Moved; m != nil {
@@ -109,8 +109,8 @@ func runWriteJob(
 	return out, nil
 }
 
-// settle determines the outcome of a job that has returned out and err. If the job failed and may not have rolled back, for
-// example because it was killed, settle runs [Recover]. want is the state that means success; with it, err is dropped.
+// settle returns the outcome of a job that has returned out and err. If the job failed and may not have rolled back, for example
+// because it was killed, settle runs [Recover], and returns no error if the state is then want, the state after success.
 func settle(ctx context.Context, run worker.Starter, host, saved *os.File, out Outcome, err error, want string) (Outcome, error) {
 	if k := caisson.KindOf(err); err == nil || k == caisson.Conflict || k == caisson.Invalid {
 		return out, err // the job has succeeded, or has rolled back before it returned err

@@ -30,25 +30,25 @@ type phase string
 // The phases. Each is recorded on disk before the work of the phase begins.
 const (
 	phaseNone   phase = ""       // the plan is not completely written, and the host's directory has not been changed
-	phasePlan   phase = "plan"   // the staging directory may exist
+	phasePlan   phase = "plan"   // the plan is written, and the staging directory may exist
 	phaseSwitch phase = "switch" // paths of the plan may have changed; recovery rolls back
-	phaseCommit phase = "commit" // all paths have changed; recovery completes the apply
+	phaseCommit phase = "commit" // all paths have changed; recovery completes the operation
 	phaseDone   phase = "done"   // the host's directory is as planned, and the staging directory was removed
 	// All paths have been rolled back, and the staging directory is no longer needed.
 	phaseRestored phase = "restored"
 	phaseBack     phase = "back" // the rollback is complete, and the staging directory was removed
 )
 
-// A record is a line of a journal. The first record is the head, which has Version, Stage and Steps. After it there is one
-// record for each step, and one for each phase.
+// A record is a line of a journal. The first record has Version, Stage and Steps. After it there is one record for each step,
+// and one for each phase.
 type record struct {
-	Version int    `json:"version,omitempty"` // journalVersion; only in the head
-	Stage   string `json:"stage,omitempty"`   // name of the staging directory
-	Steps   int    `json:"steps,omitempty"`   // number of steps; only in the head
+	Version int    `json:"version,omitempty"` // journalVersion; only in the first record
+	Stage   string `json:"stage,omitempty"`   // name of the staging directory; only in the first record
+	Steps   int    `json:"steps,omitempty"`   // number of steps; only in the first record
 
-	Step *gate.Step `json:"step,omitempty"` // a step; nil in the head and in records of phases
+	Step *gate.Step `json:"step,omitempty"` // a step; nil in the first record and in records of phases
 
-	Phase       phase    `json:"phase,omitempty"` // the phase that begins; phaseNone in the head and in records of steps
+	Phase       phase    `json:"phase,omitempty"` // the phase that begins; phaseNone in the first record and in records of steps
 	LeftInPlace []string `json:"kept,omitempty"`  // paths left in place (see Outcome.LeftInPlace) that no earlier record contains
 }
 
@@ -94,7 +94,7 @@ func openJournal(saved *os.File, name string, fresh bool) (journal, error) {
 	return j, nil
 }
 
-// begin writes the head and the steps to the journal, and records phasePlan.
+// begin writes the first record and the records of the steps to the journal, and then records phasePlan.
 func (j journal) begin(stage string, steps []gate.Step) error {
 	out := bufio.NewWriter(j.f)
 	if err := appendRecord(out, record{Version: journalVersion, Stage: stage, Steps: len(steps)}); err != nil {

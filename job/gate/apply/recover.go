@@ -46,7 +46,7 @@ func (a *applier) recover() (Outcome, error) {
 	return out, err
 }
 
-// outcome returns the outcome of an operation with the journal h. done is its state after success, and back after a rollback.
+// outcome returns the outcome of the operation with the journal h. Its state is done after success, and back after a rollback.
 func outcome(h history, done, back string) Outcome {
 	switch h.phase {
 	case phaseDone:

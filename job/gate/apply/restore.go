@@ -22,7 +22,7 @@ func (a restorer) restoreAll() error {
 		up   bool
 		of   func(gate.Step) bool
 		do   func(i int, p dirEntry) (bool, error)
-		// reportsChange means that another process has changed the path if do returns false or a parent directory does not exist.
+		// reportsChange means that a path is recorded as left in place if do returns false or a parent directory does not exist.
 		reportsChange bool
 	}{
 		{"reopened", false, isDir, a.makeWritableAgain, false},
@@ -72,7 +72,7 @@ func (a restorer) makeWritableAgain(i int, p dirEntry) (bool, error) {
 	if s := a.steps[i]; s.Before.Type == gate.NodeDir && n.Mode == s.Before.Mode || s.After.Type == gate.NodeDir && n.Mode == s.After.Mode {
 		ok, err := p.chmod(n.Mode|ownerAll, gate.NodeDir)
 		if errors.Is(err, unix.EACCES) {
-			err = nil // the step has not changed a directory that its owner cannot read, and no plan creates one
+			err = nil // the owner cannot read the directory, so the step has neither changed nor created it
 		}
 		return ok, err
 	}
@@ -103,7 +103,8 @@ func (a restorer) restoreMode(i int, p dirEntry) (bool, error) {
 	return true, nil
 }
 
-// revertPlaceNew reverts what pathChanger.placeNew has done for step i. It returns false if another process has changed the path.
+// revertPlaceNew reverts what pathChanger.placeNew has done for step i: it moves the new entry back to the staging directory,
+// exchanges it with the old entry, or restores the file's permissions. It returns false if another process has changed the path.
 func (a restorer) revertPlaceNew(i int, p dirEntry) (bool, error) {
 	s := a.steps[i]
 	// Permissions of directories are ignored, because makeWritableAgain has changed them temporarily.

@@ -81,14 +81,14 @@ func (a *applier) makeOriginals() (*os.File, error) {
 // A saver checks the current entries at the paths of a plan, and saves copies of their contents.
 type saver struct {
 	*applier
-	objects *os.File              // the directory for the copies
+	objects *os.File              // the directory for the copies of contents
 	planned map[string]*gate.Step // the steps of the plan by path
 }
 
 // prepare checks that the path of s is in the state that s expects, and saves its content.
 func (a saver) prepare(s gate.Step) error {
 	if up := a.planned[path.Dir(s.Path)]; up != nil && s.Before.None() && up.Before.Type != gate.NodeDir {
-		return nil // the parent directory is checked in its own step, and is created by the plan
+		return nil // the plan creates the parent directory, whose path is checked in a step of its own
 	}
 	p, err := a.hostEntry(s)
 	if vanishedParent(err) {

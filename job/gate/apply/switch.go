@@ -22,10 +22,9 @@ type pathChanger struct{ *applier }
 func (a pathChanger) changeAll() error {
 	for _, part := range []struct {
 		name string
-		// The steps are handled from the leaves to the root, not from the root to the leaves.
-		up bool
-		of func(s gate.Step) bool                // selects the steps
-		do func(i int, p dirEntry) (bool, error) // returns false if the path is not in the expected state
+		up   bool                                  // handle the steps from the leaves to the root, not from the root to the leaves
+		of   func(s gate.Step) bool                // selects the steps
+		do   func(i int, p dirEntry) (bool, error) // returns false if the path is not in the expected state
 	}{
 		{"opened", false, needsMakeWritable, a.makeWritable},
 		{"taken", true, movedAway, a.moveAway},

@@ -13,8 +13,8 @@ const maxSyncs = 16
 
 // A syncer syncs files to disk in the background while other files are being written. The zero value is ready for use.
 type syncer struct {
-	wg    sync.WaitGroup
-	slots chan struct{} // contains one value for each file that is being synced
+	wg    sync.WaitGroup // the syncs that run in the background
+	slots chan struct{}  // contains one value for each file that is being synced
 
 	mu  sync.Mutex
 	err error // the errors of syncs since the last wait; guarded by mu

@@ -26,8 +26,8 @@ func openBeneath(dir int, name string, flags int, mode uint32) (int, error) {
 	return fd, os.NewSyscallError("openat2", err)
 }
 
-// A dirEntry is a name in a directory, which is given by its file descriptor, so that it is the same directory even if it is
-// renamed. The entry need not exist.
+// A dirEntry is a name in a directory. The directory is given by a file descriptor, so that the dirEntry remains valid if the
+// directory is renamed. The entry need not exist.
 type dirEntry struct {
 	dir  int    // file descriptor of the directory
 	name string // name of the entry
@@ -79,7 +79,7 @@ func (p dirEntry) readlink() ([]byte, error) {
 }
 
 // node returns the state of the entry at p: its type and mode, and the target and its hash if it is a symlink, but not the hash
-// of a file. The type is "special" if it cannot be in a plan.
+// of a file. The type is "special" for a device or another entry that no plan contains.
 func (p dirEntry) node() (gate.Node, unix.Stat_t, error) {
 	st, err := p.stat()
 	if errors.Is(err, unix.ENOENT) {

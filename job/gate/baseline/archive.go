@@ -12,7 +12,7 @@ import (
 	"github.com/caisson-dev/caisson/job/worker"
 )
 
-// archiveArgs are the arguments of jobArchive: the patterns of the mask, and the limit of the archive's size.
+// archiveArgs are the arguments of jobArchive: the patterns of files to hide and to show, and the limit of the archive's size.
 type archiveArgs struct {
 	maskArgs
 	Most int64 // maximum size of the copied archive in bytes
@@ -24,7 +24,7 @@ type MaskResult struct {
 	Count  int      // number of all hidden paths
 }
 
-// jobArchive copies the archive in its input to its first file descriptor, without the files that the mask hides.
+// jobArchive copies the archive in its input to its first file descriptor, without the files that its arguments hide.
 var jobArchive = worker.Job[archiveArgs, MaskResult]{
 	// The time limit is long because the input may be an upload over a slow network.
 	Name: "gate.archive", Files: 1, Limits: worker.Limits{Time: 12 * time.Hour},
@@ -54,9 +54,9 @@ func (c *limitedWriter) Write(p []byte) (int, error) {
 	return c.w.Write(p)
 }
 
-// MaskArchive copies an untrusted tar archive from in to out as a worker job, without the files that a mask of the patterns
-// hide and show hides. It reads in to its end, or until the copy fails, and returns errors of in unchanged. Returns Invalid if
-// the input is not a valid archive, and Exhausted if more than most bytes would be written.
+// MaskArchive copies an untrusted tar archive from in to out as a worker job, without the files that NewMask(hide, show) hides.
+// It reads in to its end, or until the copy fails, and returns errors of in unchanged. Returns Invalid if the input is not a
+// valid archive, and Exhausted if more than most bytes would be written.
 func MaskArchive(
 	ctx context.Context, run worker.Starter, hide, show []string, in io.Reader, out *os.File, most int64,
 ) (MaskResult, error) {
@@ -69,8 +69,8 @@ func MaskArchive(
 	return result, err
 }
 
-// errorRecorder is a reader that records the error of the underlying reader r, except io.EOF. err may be read after the job
-// that reads from it has ended.
+// errorRecorder is a reader that records the error of the underlying reader r, except io.EOF, in err. err may be read after the
+// job that reads from the errorRecorder has ended.
 type errorRecorder struct {
 	r   io.Reader
 	err error

@@ -91,8 +91,8 @@ func SaveBase(ctx context.Context, root, manifest, dst *os.File, limits Limits) 
 	return saveBase(ctx, root, manifest, dst, limits, "", recorded)
 }
 
-// saveBase implements [SaveBase] and [SaveBaseOfCopy]. look returns the state that a file must have to be stored, and whether
-// this state replaces that in the manifest. of is text before the paths in errors.
+// saveBase implements [SaveBase] and [SaveBaseOfCopy]. It stores a file only if it is in the state that look returns. rebased
+// means that this state replaces the one in the manifest. of is the text before the paths in errors.
 func saveBase(
 	ctx context.Context, root, manifest, dst *os.File, limits Limits, of string,
 	look func(was *Record) (is State, rebased bool, err error),
@@ -214,7 +214,7 @@ type AppliedPath struct {
 	Node gate.Node `json:"node"` // the state of the path after the apply
 }
 
-// Rebase records the applied states in the base of a workspace, so that later changes of these paths are compared with them.
+// Rebase records the applied states in a workspace's base, so that later changes of the paths are compared with these states.
 // base is a directory that [SaveBase] has filled, and host is the host's directory. A path that is no longer in the applied
 // state on the host is left unchanged in base, and its next change will be a conflict. Rebase is called after an apply and,
 // with the restored states, after an undo.

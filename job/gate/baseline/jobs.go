@@ -17,7 +17,7 @@ func Jobs() []worker.Declared {
 	return []worker.Declared{jobScan, jobSearch, jobCover, jobBase, jobRebase, jobCopy, jobBaseOfCopy, jobForget, jobArchive}
 }
 
-// maskArgs are the patterns of a mask, see [NewMask].
+// maskArgs are the arguments of [NewMask]: the patterns of files to hide, and those of files to show nevertheless.
 type maskArgs struct{ Hide, Show []string }
 
 // jobScan runs [Scan].

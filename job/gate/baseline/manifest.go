@@ -19,7 +19,7 @@ import (
 // block, and a trailer with the offset of the index. Within a block, a path is stored without the prefix that it shares with
 // the path of the record before it.
 const (
-	manifestMagic = "caisson manifest 1\n"
+	manifestMagic = "caisson manifest 1\n"                // the first bytes of a manifest
 	blockRecords  = 128                                   // maximum number of records in one block
 	maxBlock      = blockRecords * (fsat.MaxPathLen + 64) // maximum size of one block in bytes
 	maxRecords    = 5_000_000                             // maximum number of records in one manifest
@@ -402,7 +402,7 @@ type ScanResult struct {
 	HiddenCount int `json:"hiddenCount,omitempty"`
 	// Suspects are files that the mask shows and whose names indicate that they may contain secrets.
 	Suspects Suspects `json:"suspects,omitzero"`
-	Closed   int      `json:"closed,omitempty"` // number of directories whose record has Closed set
+	Closed   int      `json:"closed,omitempty"` // number of directories that could not be read, or not completely
 	Cut      bool     `json:"cut,omitempty"`    // not all paths were recorded
 }
 

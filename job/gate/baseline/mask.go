@@ -32,15 +32,15 @@ var alwaysShown = []string{".env.example", ".env.sample", ".env.template", ".env
 // DefaultHidden returns the patterns of files that hold credentials by convention, as an argument for [NewMask].
 func DefaultHidden() []string { return slices.Clone(hiddenByDefault) }
 
-// DefaultShown returns the patterns of files that a mask of [NewMask] always shows, for packages that match names without such
-// a mask.
+// DefaultShown returns the patterns of files that a mask of [NewMask] never hides. It is for packages that match the names of
+// files without such a mask.
 func DefaultShown() []string { return slices.Clone(alwaysShown) }
 
 // A Mask determines which files of a directory are hidden from a sandbox.
 type Mask = namemask.Mask
 
-// NewMask returns a mask of patterns, see [namemask.New]. Templates (.env.example and similar names) are always shown. Returns
-// Invalid if a pattern is malformed.
+// NewMask returns a mask that hides the paths that a pattern in hide matches, unless one in show matches too; see [namemask.New].
+// Templates (.env.example and similar names) are always shown. Returns Invalid if a pattern is malformed.
 func NewMask(hide, show []string) (*Mask, error) {
 	return namemask.New(hide, append(slices.Clone(alwaysShown), show...))
 }

@@ -19,15 +19,15 @@ import (
 
 // The names of the checks, which are the values of [caisson.Finding].Check.
 const (
-	checkPath      = "path"
-	checkNames     = "name"
-	checkType      = "type"
-	checkSize      = "size"
-	checkLink      = "link"
-	checkMode      = "mode"
-	checkCollision = "collision"
-	checkSecret    = "secret"
-	checkText      = "text"
+	checkPath      = "path"      // check of protected and excluded paths
+	checkNames     = "name"      // check of names that are misleading or not portable
+	checkType      = "type"      // check of types other than file, directory and symlink
+	checkSize      = "size"      // check of sizes, and the number of changes
+	checkLink      = "link"      // check of targets of symlinks, and parent directories that are not directories
+	checkMode      = "mode"      // check of mode bits
+	checkCollision = "collision" // check of names that are the same on other systems
+	checkSecret    = "secret"    // check of possible secrets in contents
+	checkText      = "text"      // check of characters that control text direction in contents
 )
 
 // Names returns the names of the checks that [Changes] performs, in the order in which it performs them.
@@ -84,7 +84,7 @@ func ChangesIn(ctx context.Context, changes []caisson.Change, base Tree, read fu
 type checker struct {
 	rules    Rules                                    // the rules for changes, with defaults
 	changes  []caisson.Change                         // the changes to check
-	tree     *tree                                    // the base as it would be after all changes
+	tree     *tree                                    // the directory or commit as it would be after all changes
 	read     func(hash string) (io.ReadCloser, error) // opens the new content of a file by its hash
 	findings [][]caisson.Finding                      // the new findings of each change, indexed like changes
 }
@@ -250,8 +250,8 @@ func (c *checker) checkSizes() {
 	}
 }
 
-// checkCollisions adds findings for new names that collide on other systems with names beside them or look like them, and calls
-// checkRepository for each change.
+// checkCollisions adds findings for new names that look like another name in their directory, or are the same name on other
+// systems, and calls checkRepository for each change.
 func (c *checker) checkCollisions(ctx context.Context) error {
 	named := func(ch *caisson.Change) bool {
 		return ch.Kind != caisson.ChangeRemoved && ch.Type != fsat.TypeNone && fsat.ValidPath(ch.Path)

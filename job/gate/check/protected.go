@@ -146,8 +146,8 @@ func (c *checker) checkContentRules(i int, text string) {
 	}
 }
 
-// compareVersions compares new with each of the old texts by contentRule.compare. ok is true if new and one of the old texts
-// differ only in parts that are not executed, and false if they do not or cannot be compared. part is as in contentRule.compare.
+// compareVersions compares new with each of the old texts by contentRule.compare. ok reports whether new and one of the old texts
+// differ only in parts that are not executed; it is false if new cannot be compared. part is as in contentRule.compare.
 func (j *contentRule) compareVersions(old []string, new string) (part string, ok bool) {
 	defer func() {
 		if recover() != nil {

@@ -47,9 +47,9 @@ type Rules struct {
 
 // Limits of [Rules].
 const (
-	maxRulePatterns = 1000 // maximum number of patterns in one list
-	maxPatternSize  = 1024 // maximum length of one pattern in bytes
-	defaultScanTime = caisson.Duration(time.Minute)
+	maxRulePatterns = 1000                          // maximum number of patterns in one list
+	maxPatternSize  = 1024                          // maximum length of one pattern in bytes
+	defaultScanTime = caisson.Duration(time.Minute) // default of Rules.ScanTime
 )
 
 // Validate returns an Invalid error that names the first invalid field.

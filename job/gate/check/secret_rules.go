@@ -59,10 +59,10 @@ type SecretRule struct {
 	before   int // maximum distance, in bytes, from the beginning of a match to the end of the keyword; set only if Assigned is
 }
 
-// Parts of the expressions of most rules, which match a name that contains a keyword, an assignment operator, and a value. Such
-// an expression begins with nameExpr, the keywords, and assignExpr.
+// Parts of the expressions of most rules. Such an expression matches a name that contains a keyword, an assignment operator, and
+// a value. It begins with nameExpr, the keywords, and assignExpr, which matches the rest of the name and the operator.
 const (
-	nameExpr   = `(?i)[\w.-]{0,50}?`
+	nameExpr   = `(?i)[\w.-]{0,50}?` // matches the beginning of a name, before the keyword
 	assignExpr = `(?:[ \t\w.-]{0,20})[\s'"]{0,3}(?:=|>|:{1,3}=|\|\||:|=>|\?=|,)`
 )
 
@@ -85,7 +85,7 @@ func assignment(text string, at, value int) bool {
 	n := 0
 	for end := min(i+longest, len(text)); i < end && strings.IndexByte(operators+filler+"`", text[i]) >= 0; i++ {
 		if text[i] == '=' {
-			n++ // the = may be a part of the value
+			n++ // counts the = as a byte of the value, because it may be one
 		}
 	}
 	for i < len(text) && n < value && (wordByte(text[i]) || strings.IndexByte("=+/", text[i]) >= 0) {

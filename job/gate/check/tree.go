@@ -17,14 +17,14 @@ import (
 // maxHops is the maximum number of symlinks that are followed to resolve a path, as in Linux.
 const maxHops = 40
 
-// tree is the tree of a [Tree], base, as it would be after all changes were applied.
+// tree is the state that a [Tree], base, would have after all changes were applied.
 type tree struct {
 	base         Tree                       // the tree before the changes
 	changed      map[string]*caisson.Change // the changes after which an entry exists, by path
 	removedPaths map[string]bool            // paths that do not exist after the changes, because they were removed or renamed
 	// added contains the names of the entries in changed, by directory. A name begins with a slash unless its directory is the root.
 	added map[string][]string
-	names map[string][]string // the results of children so far, by directory
+	names map[string][]string // cache of children: the names in a directory after the changes, by directory
 }
 
 // newTree returns the tree of base with changes.
@@ -196,7 +196,7 @@ func (t *tree) collisions(dir string) (nameGroups, error) {
 			if t.removedPaths[prefix+n] {
 				continue
 			}
-			if key := nameKey(n); groups.key[key] != nil { // few names have the same key as the name of a change
+			if key := nameKey(n); groups.key[key] != nil { // only the names with the same key as the name of a change are collected
 				groups.key[key] = append(groups.key[key], n)
 			}
 			if look := nameSkeleton(n); groups.skeleton[look] != nil {

@@ -111,7 +111,7 @@ type difference struct {
 	conflicting bool           // the change conflicts with one on the host; its patch is made nevertheless
 }
 
-// conflict is the verdict and the message for changes of or in a directory that cannot be applied.
+// conflict is the verdict and the message for the changes in a directory in which no change can be applied, see comparer.blocked.
 type conflict struct{ verdict, message string }
 
 // comparer is the state of one comparison.
@@ -128,8 +128,8 @@ type comparer struct {
 	// blocked contains, by path, the directories in which no change can be applied, because of their state on the host or
 	// because they cannot be created.
 	blocked map[string]*conflict
-	// emptiedDir is the last directory that was found whose original entries the sandbox has removed, except those that are in
-	// the frozen copy.
+	// emptiedDir is the last directory found that the sandbox has removed, replaced or made opaque. Its original entries have been
+	// removed, except those that are in the frozen copy.
 	emptiedDir string
 }
 
@@ -244,7 +244,7 @@ func (c *comparer) addDifference(path string, base, box *baseline.State, host *b
 	return d
 }
 
-// kindOf returns the kind of the change from base to box, as in [caisson.Change].
+// kindOf returns the kind, as in [caisson.Change], of the sandbox's change from the state base to the state box.
 func kindOf(base, box *baseline.State) string {
 	switch {
 	case base.None():

@@ -157,7 +157,7 @@ func compare(old, new []byte, a, b []string) []edit {
 // unambiguous, because each line of a text has a prefix in it.
 func anchoredEdits(old, new []byte) []edit {
 	out := diff.Diff("", old, "", new)
-	for range 3 { // skips the header, in which the names are empty
+	for range 3 { // skips the three lines of the header
 		_, out, _ = bytes.Cut(out, []byte("\n"))
 	}
 	var all []edit

@@ -293,7 +293,7 @@ func (c *comparer) propagateBlocked() {
 			}
 		}
 	}
-	// A change in a directory can be applied only if the directory can.
+	// An entry cannot be created or changed below a directory that is in c.blocked.
 	for _, d := range c.found {
 		for dir := fsat.Parent(d.path); dir != "" && !d.sandbox.None() && !d.isBlocked(); dir = fsat.Parent(dir) {
 			if o := c.blocked[dir]; o != nil {

@@ -229,7 +229,7 @@ func commonBytes(a, b []line) int {
 	return n
 }
 
-// countLines counts the changed lines of text files and makes patches. It leaves both out for changes that exceed the limits.
+// countLines counts the changed lines of text files and makes patches. It does neither for changes that exceed the limits.
 func (c *comparer) countLines(opts Options) error {
 	left, patches := maxDiffBytes, maxPatches
 	for _, d := range c.found {

@@ -35,7 +35,7 @@ func (l FreezeLimits) WithDefaults() FreezeLimits {
 }
 
 // Freeze copies upper, the upper directory of an overlay, to dst, an empty directory. marked is the output of [Mark] for upper,
-// written just before. It returns the result of [OpenFrozen] for dst, which the caller must close.
+// written just before the call. It returns the result of [OpenFrozen] for dst, which the caller must close.
 //
 // The directory may change during the copy. The copy of each file is consistent, or the file is denied; different files may be
 // copied at different times. Devices, pipes, sockets, files that exceed the limits, unreadable files and files with unusual

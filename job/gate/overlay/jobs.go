@@ -15,7 +15,7 @@ type freezeReply struct {
 	Cut     bool // entries were left out
 }
 
-// Job runs [Freeze] for a layer, which is its root.
+// Job runs [Freeze] for the layer that is the root of the job.
 var Job = worker.Job[FreezeLimits, freezeReply]{
 	Name: "gate.freeze", Root: true, Files: 2, Access: worker.ReadGuest, Limits: fsat.ReadLimits,
 	Do: func(ctx context.Context, c *worker.Call, limits FreezeLimits) (freezeReply, error) {
@@ -27,8 +27,8 @@ var Job = worker.Job[FreezeLimits, freezeReply]{
 	},
 }
 
-// RunFreeze runs [Mark] in this process, which must run as root, and then [Freeze] as a worker job with the rights of the guest
-// that owns upper. dst is an empty directory that the caller owns. [OpenFrozen] reads the result.
+// RunFreeze runs [Mark] in this process, which must run as root, and then [Freeze] as a worker job, which may read all files of
+// the guest that owns upper. dst is an empty directory that the caller owns. [OpenFrozen] reads the result.
 func RunFreeze(
 	ctx context.Context, run worker.Starter, upper, dst *os.File, limits FreezeLimits,
 ) (entries int, cut bool, err error) {

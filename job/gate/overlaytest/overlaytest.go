@@ -20,7 +20,7 @@ import (
 	"github.com/caisson-dev/caisson/job/gate/overlay"
 )
 
-// Workspace is a workspace: a host directory under a mask and an upper layer, mounted as for a sandbox.
+// Workspace is a workspace for tests: an overlay of a host directory, the layer that hides its hidden files, and an upper layer.
 type Workspace struct {
 	T        testing.TB
 	Top      string   // directory that contains the other directories of the workspace
@@ -28,7 +28,7 @@ type Workspace struct {
 	Upper    string   // the upper layer
 	Box      string   // mount point of the overlay: the directory that the sandbox sees
 	Manifest *os.File // the manifest of Host
-	reviews  int      // number of frozen copies that were made
+	reviews  int      // number of frozen copies that Freeze has made
 }
 
 // New makes a workspace of a directory that prepare fills.

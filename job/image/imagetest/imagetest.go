@@ -19,7 +19,7 @@ import (
 	"github.com/caisson-dev/caisson/job/image"
 )
 
-// A Driver keeps its layers in a directory. Create one with [New].
+// A Driver is an image driver for tests, which keeps its layers in a directory. Create one with [New].
 type Driver struct {
 	// Registry has the images that can be pulled, by canonical reference. It may be changed while the driver is not in use.
 	Registry map[string]caisson.ImageConfig
