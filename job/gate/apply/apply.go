@@ -140,8 +140,8 @@ func newApplier(ctx context.Context, host, saved *os.File, hook func(string)) (*
 	return a, nil
 }
 
-// originalsDir returns the name of the directory in saved for the originals that an operation replaces: an undo if its journal,
-// name, is undoJournal, and an apply otherwise.
+// originalsDir returns the name of the directory in saved for the originals that the operation with the journal called name
+// replaces.
 func originalsDir(name string) string {
 	if name == undoJournal {
 		return undoneDir

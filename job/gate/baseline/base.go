@@ -54,8 +54,8 @@ func (l Limits) withDefaults() Limits {
 // replaces it.
 type Entry struct {
 	fsat.Stat // Type is TypeNone if the path does not exist
-	// Rebased means that the entry replaces the manifest's record, because the path was applied after the scan or has changed
-	// between scan and copy.
+	// Rebased means that the entry replaces the manifest's record, because the path was applied after the manifest was made, or
+	// had changed when [Copy] copied it for the sandbox.
 	Rebased     bool
 	hasSum      bool              // sum is set
 	sum         [sha256.Size]byte // SHA-256 of the file's content

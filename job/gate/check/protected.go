@@ -253,14 +253,14 @@ func asTable(v any, there bool) (map[string]any, bool) {
 	return m, ok
 }
 
-// The results of matchKeys, in increasing precedence.
+// The results of matchKeys, from the weakest match to the strongest.
 const (
 	pathNotMatched   = iota // no pattern matches
 	pathAbovePattern        // a pattern matches only paths below the path
 	pathMatched             // a pattern matches the path itself or a path above it
 )
 
-// matchKeys compares the path of keys at with the patterns in list, and returns the strongest match.
+// matchKeys compares at, a path of keys, with the patterns in list, and returns the strongest match, such as pathMatched.
 func matchKeys(list []string, at []string) int {
 	best := pathNotMatched
 	for _, p := range list {
