@@ -56,7 +56,7 @@ type part struct {
 	// its argument contains the elements of the entry's path below the part. If skip is nil, no entry is left out.
 	tree    bool
 	skip    func(elements []string) bool // which entries are left out; see tree
-	foreign bool                         // files in the part may belong to other users than root
+	foreign bool                         // whether files in the part may belong to other users than root
 	// links reports which entries may be symlinks, with the same argument as skip. If links is nil, none may.
 	links func(elements []string) bool
 }

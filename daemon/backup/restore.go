@@ -123,7 +123,7 @@ func diskFull(err error, dir string) error {
 type unpacker struct {
 	root   *os.Root // directory in which the entries are created
 	room   int64    // disk space in bytes that was free at the beginning, minus the size of the files created so far
-	owners bool     // the owners of entries are set, which only root can do
+	owners bool     // whether the owners of entries are set, which only root can do
 	dirs   []*entry // created directories, for setModes
 }
 

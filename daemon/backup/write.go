@@ -98,8 +98,8 @@ func (w *writer) writeJSON(name string, v any) error {
 	return err
 }
 
-// addHostFile writes the file or directory at the path file on the host as the entry called as. A directory is written
-// recursively. Symlinks in the path are followed. It does nothing if file is empty or does not exist.
+// addHostFile writes the file or directory at the path file of the host to the archive, under the name as. A directory is written
+// recursively. Symlinks in the path are followed. It does nothing if file is "" or does not exist.
 func (w *writer) addHostFile(file, as string) error {
 	if file == "" {
 		return nil
@@ -129,8 +129,8 @@ func (w *writer) addHostFile(file, as string) error {
 	return w.add(root, ".", as)
 }
 
-// add writes the file, directory or symlink called name in root as the entry called as. A directory is written recursively. Files
-// that do not belong to an archive, see [parts], are left out.
+// add writes the file, directory or symlink called name in root to the archive, under the name as. A directory is written
+// recursively. Files that do not belong to an archive, see [parts], are left out.
 func (w *writer) add(root *os.Root, name, as string) error {
 	if err := w.ctx.Err(); err != nil {
 		return context.Cause(w.ctx)
@@ -192,7 +192,7 @@ func (w *writer) add(root *os.Root, name, as string) error {
 	return nil
 }
 
-// newEntry returns the entry called as for a file. Its owner is that of the file if foreign is true, and otherwise root.
+// newEntry returns the entry for a file, with the name as. Its owner is that of the file if foreign is true, and otherwise root.
 func newEntry(as string, info fs.FileInfo, foreign bool) *entry {
 	e := &entry{name: as, mode: info.Mode() & (fs.ModeType | fs.ModePerm)}
 	if st, ok := info.Sys().(*syscall.Stat_t); ok && foreign {
@@ -204,8 +204,8 @@ func newEntry(as string, info fs.FileInfo, foreign bool) *entry {
 	return e
 }
 
-// writeFile writes the header and the content of a regular file as the entry called as. If the file grows during the call, only
-// as many bytes as its size was at the beginning are written. Returns Conflict if the file becomes shorter.
+// writeFile writes a regular file to the archive, under the name as. If the file grows during the call, only as many bytes are
+// written as it had at the beginning of the call. Returns Conflict if the file becomes shorter.
 func (w *writer) writeFile(as string, f *os.File, foreign bool) error {
 	info, err := f.Stat()
 	if err != nil {

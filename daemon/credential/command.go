@@ -61,7 +61,7 @@ func runKeyCommand(ctx context.Context, argv []string) (caisson.Secret, error) {
 type limitedBuffer struct {
 	b          bytes.Buffer // the content of the buffer
 	limit      int          // maximum size of the buffer in bytes
-	exceeded   bool         // a write has exceeded limit
+	exceeded   bool         // whether a write has exceeded limit
 	onExceeded func()       // called when a write exceeds limit
 }
 

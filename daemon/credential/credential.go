@@ -99,7 +99,7 @@ func (v *Vault) RotateCredential(ctx context.Context, name string, value caisson
 	return c, nil
 }
 
-// prepare validates a request and encrypts its value.
+// prepare validates the name and the value of a credential, and returns the caller in ctx and the encrypted value.
 func (v *Vault) prepare(ctx context.Context, name string, value caisson.Secret) (caisson.Caller, []byte, error) {
 	caller, err := caisson.CallerOf(ctx)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 // maxKeyFile is the maximum size of a key file in bytes.
 const maxKeyFile = 16 << 10
 
-// auditKeySize is the size in bytes of the key that [LoadKeyFile] reads or creates, which authenticates the record of events.
+// auditKeySize is the size in bytes of the key that [LoadKeyFile] reads or creates; it authenticates the audit log.
 const auditKeySize = 32
 
 // LoadKeyFile returns the 32 bytes that the file at path has in hexadecimal. If the file does not exist, it creates the file with

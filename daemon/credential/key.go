@@ -58,7 +58,7 @@ func (k KeySource) validate() error {
 type keyring struct {
 	source KeySource // where the key is loaded from
 	store  caisson.CredentialStore
-	lock   chan struct{}  // holds a token while the key is loaded; a channel, because a mutex cannot be cancelled by a context
+	lock   chan struct{}  // full while a call loads the key; a channel, so that a context can cancel waiting for it
 	loaded caisson.Secret // the loaded key; zero until one was loaded that can be parsed; guarded by lock
 }
 
@@ -126,7 +126,7 @@ func (k *keyring) load(ctx context.Context, create bool) (caisson.Secret, error)
 	// The key file is created only while no credential is stored: values that were encrypted with a lost key could not be
 	// decrypted with a new one.
 	all, err := k.store.List(ctx, caisson.AllAccounts())
-	if err == nil && len(all) > 0 { // another vault may have created the file and a credential since
+	if err == nil && len(all) > 0 { // since the first read, another process may have created the file and a credential
 		if text, err := readPrivate(k.source.File); !errors.Is(err, fs.ErrNotExist) {
 			return text, err
 		}

@@ -37,7 +37,7 @@ type access struct {
 	events     caisson.Publisher
 }
 
-// check implements [caisson.Relay.CheckRepo], and returns the repository.
+// check implements [caisson.Relay.CheckRepo]. In addition it returns the repository that the request names.
 func (a *access) check(ctx context.Context, account string, req caisson.RepoRequest) (*caisson.Repo, error) {
 	r, err := a.repos.Get(ctx, caisson.In(account), req.Name)
 	if err != nil {
@@ -161,8 +161,8 @@ func author(r *caisson.Repo) (name, email string) {
 	return cmp.Or(r.AuthorName, "Caisson"), cmp.Or(r.AuthorEmail, "caisson@localhost")
 }
 
-// renew makes g the grant of another run in the same sandbox, and returns its description. Returns Conflict if the request names
-// another base or branch than g, or if the repository is still being cloned.
+// renew makes g the grant of another run in the same sandbox, and returns it as repoGrant does. Returns Conflict if the request
+// names another base or branch than g, or if the repository is still being cloned.
 func (a *access) renew(g *grant, req caisson.RepoAccess) (*caisson.RepoGrant, error) {
 	if g.Cloning {
 		return nil, caisson.Errorf(caisson.Conflict, "repository %s is being cloned into sandbox %s; try again in a moment", g.Repo, g.Sandbox)

@@ -32,7 +32,7 @@ type planner struct {
 	remotes    *remotes       // connects to remotes and forges
 	inSandbox  *sandboxGit    // commits and pushes changes in sandboxes
 	queue      *queue         // sends deliveries when they are due
-	rules      check.Rules    // see Config.Rules
+	rules      check.Rules    // rules that commits are checked by; see Config.Rules
 }
 
 // deliver implements [caisson.Relay.Deliver].

@@ -12,7 +12,7 @@ import (
 // deliveries adds searches to the store of deliveries.
 type deliveries struct{ caisson.DeliveryStore }
 
-// each yields the deliveries in scope in that f selects, newest first. After an error it yields no more deliveries.
+// each yields the deliveries that f selects within the scope in, newest first. After an error it yields no more deliveries.
 func (s deliveries) each(ctx context.Context, in caisson.Scope, f caisson.DeliveryFilter) iter.Seq2[*caisson.Delivery, error] {
 	f.Limit = 1000
 	return caisson.All(ctx, s.List, in, f, func(f *caisson.DeliveryFilter, d *caisson.Delivery) { f.Before = d.ID })

@@ -114,8 +114,8 @@ func (s *grants) drop(g *grant) {
 	}
 }
 
-// remove removes a grant and its store. It is idempotent: a sweep and the removal of the sandbox may both have found the grant
-// before either had the repository's lock.
+// remove removes a grant and its store. It is idempotent: keeper.tidy and keeper.leave may both have found the grant before
+// either of them had the repository's lock.
 func (s *grants) remove(g *grant) error {
 	store := s.dirs.path(g.Account, g.Repo, storesDir, string(g.Sandbox))
 	s.changes.Lock()

@@ -45,7 +45,7 @@ git -c core.hooksPath=/dev/null push -q "$url" "HEAD:refs/heads/$branch"
 
 // sandboxGit runs git in sandboxes.
 type sandboxGit struct {
-	exec func(ctx context.Context, sandbox string, req caisson.ExecRequest) (caisson.Process, error) // see Config.Exec
+	exec func(ctx context.Context, sandbox string, req caisson.ExecRequest) (caisson.Process, error) // starts a process
 	dirs *directories
 }
 

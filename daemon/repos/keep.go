@@ -22,7 +22,7 @@ type keeper struct {
 	space      *space        // measures the space of accounts
 	measuring  keylock.Locks // by account; held while its space is measured for a push
 	keep       time.Duration // how long commits that were not delivered are kept
-	interval   time.Duration // between two calls of housekeep
+	interval   time.Duration // time between two calls of housekeep
 	log        *slog.Logger
 }
 
@@ -174,9 +174,9 @@ func (k *keeper) tidy(ctx context.Context, account, repo string) (errs error) {
 	return errors.Join(errs, err)
 }
 
-// room returns Exhausted if an account has used up its space even after a sweep. It is called before fetches and grants. Several
-// fetches and grants at the same time can exceed the space together, each by as much as its own limits allow. The caller may hold
-// the lock of one repository.
+// room returns Exhausted if an account has used up its space, even after its unused stores and views were removed. It is called
+// before fetches and grants. Those that begin while space is left may exceed it, each by as much as one fetch or grant may store.
+// The caller may hold the lock of one repository.
 func (k *keeper) room(ctx context.Context, account string) error {
 	u, err := k.space.measure(account)
 	if err != nil || k.space.check(u) == nil {

@@ -26,15 +26,15 @@ type queue struct {
 	deliveries deliveries                                     // deliveries in the store
 	sender     *sender                                        // makes one attempt to send a delivery
 	notifier   notify.Notifier[caisson.ID]                    // wakes calls of await, by id of the delivery
-	settled    func(ctx context.Context, d *caisson.Delivery) // see Config.Settled
+	settled    func(ctx context.Context, d *caisson.Delivery) // called after an attempt or a drop; see Config.Settled
 	background *background.Group                              // runs the goroutines of attempts
 	events     caisson.Publisher
-	settings   Settings // see Config.Settings
+	settings   Settings // delays and time limit of retries; see Config.Settings
 	log        *slog.Logger
 	wakeup     chan struct{} // makes run look for deliveries that are due
 
 	mu       sync.Mutex
-	sending  map[string]int          // numbers of attempts: "" for all, and by account and account/repository; guarded by mu
+	sending  map[string]int          // numbers of attempts: by account, by account/repository, and of all under ""; guarded by mu
 	attempts map[caisson.ID]*attempt // attempts under way, by id of the delivery; guarded by mu
 }
 
@@ -121,7 +121,7 @@ func (q *queue) sendDue(ctx context.Context) time.Duration {
 		d, err := q.beginAttempt(ctx, d.ID)
 		if err != nil && !errors.Is(err, errChanged) && caisson.KindOf(err) != caisson.NotFound && ctx.Err() == nil {
 			q.log.ErrorContext(ctx, "an attempt to send a delivery could not be stored; trying again", "err", err)
-			next = min(next, time.Duration(q.settings.FirstRetry)) // nothing else would wake the queue
+			next = min(next, time.Duration(q.settings.FirstRetry)) // no attempt has begun that wakes the queue
 		}
 		if err != nil || !q.background.Start(func(ctx context.Context) {
 			defer func() { release(); q.wake() }()
@@ -199,7 +199,7 @@ func (q *queue) attempt(ctx, actx context.Context, d *caisson.Delivery) {
 	defer cancel()
 	out, err := q.sender.send(timed, d)
 	if err != nil && ctx.Err() != nil {
-		return // the next daemon repeats the attempt; see reconcile
+		return // after its next start the daemon repeats the attempt; see reconcile
 	}
 	wasDropped := err != nil && errors.Is(context.Cause(actx), errDropped)
 	clean := context.WithoutCancel(ctx)
@@ -225,8 +225,8 @@ func (q *queue) attempt(ctx, actx context.Context, d *caisson.Delivery) {
 }
 
 // persist updates a delivery, and retries until the update succeeds: otherwise, after an error such as a full disk, the delivery
-// would stay in state sending. It returns nil if the delivery does not exist, or if ctx ends; in the latter case the next daemon
-// repeats the attempt.
+// would stay in state sending. It returns nil if the delivery does not exist, or if ctx ends; in the latter case the daemon
+// repeats the attempt after its next start.
 func (q *queue) persist(ctx context.Context, id caisson.ID, change func(*caisson.Delivery) error) *caisson.Delivery {
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
 		d, err := q.deliveries.Update(context.WithoutCancel(ctx), caisson.AllAccounts(), id, change)

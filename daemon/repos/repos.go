@@ -215,7 +215,7 @@ func (c *Core) Run(ctx context.Context) error {
 	return nil
 }
 
-// Close cancels streams and attempts, and waits until they have ended. The next daemon sends the deliveries of these attempts.
+// Close cancels streams and attempts, and waits until they have ended. After its next start the daemon repeats these attempts.
 func (c *Core) Close() error {
 	c.background.Close()
 	return nil

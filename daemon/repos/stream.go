@@ -40,7 +40,7 @@ type streams struct {
 	keeper     *keeper           // removes unused files, and limits space
 	background *background.Group // runs the goroutines that serve git requests
 	events     caisson.Publisher
-	rules      check.Rules // see Config.Rules
+	rules      check.Rules // rules that pushed commits are checked by; see Config.Rules
 	log        *slog.Logger
 
 	mu   sync.Mutex

@@ -18,14 +18,14 @@ import (
 // A Connector makes the connections to sandboxes that the wire process requests. The wire process is not trusted: a Connector
 // connects only to the sandbox and port of a stored route or of a valid token.
 type Connector struct {
-	enabled bool              // an ingress is configured
+	enabled bool              // whether an ingress is configured
 	key     ed25519.PublicKey // verifies the tokens of signed URLs
 	store   caisson.Table[caisson.Route]
 	owner   func(ctx context.Context, sandbox caisson.ID) (account string, err error) // account of a sandbox; see Config.Owner
 	dialer  caisson.Dialer                                                            // connects to servers in sandboxes
 	wire    Wire                                                                      // sends the routes to the wire process
 	waker   *waker                                                                    // resumes sandboxes for requests
-	used    func(sandbox caisson.ID, active bool)                                     // reports a use; see Config.Used
+	used    func(sandbox caisson.ID, active bool)                                     // reports a request to a sandbox
 
 	mu sync.Mutex
 	// dials contains the dials in progress, by sandbox, each as a flag that Disconnect sets; guarded by mu
@@ -36,7 +36,7 @@ type Connector struct {
 	connected map[caisson.ID]struct{}
 }
 
-// newConnector returns a Connector without dials and connections. It wakes sandboxes in the context of background.
+// newConnector returns a Connector without dials and connections. Its waker uses the context of background.
 func newConnector(cfg Config, background *background.Group) *Connector {
 	return &Connector{
 		enabled: cfg.Settings.Listen != "", key: cfg.Key.Public().(ed25519.PublicKey), store: cfg.Store, owner: cfg.Owner,
@@ -51,7 +51,7 @@ type target struct {
 	account string     // account of the sandbox
 	sandbox caisson.ID // sandbox to connect to
 	port    int        // port in the sandbox to connect to
-	resume  bool       // the sandbox is resumed for the connection if it is suspended or paused
+	resume  bool       // whether the sandbox is resumed for the connection if it is suspended or paused
 }
 
 // maxTries is the maximum number of tries of a dial whose sandbox is suspended again meanwhile.
@@ -230,12 +230,12 @@ func (c *Connector) Disconnect(ctx context.Context, id caisson.ID) error {
 
 // A waker wakes or resumes sandboxes for requests. Concurrent requests for one sandbox share one operation.
 type waker struct {
-	sandboxes  func() Sandboxes // returns the lifecycle of sandboxes
+	sandboxes  func() Sandboxes // see Config.Sandboxes; gets and resumes sandboxes
 	background *background.Group
 	flights    singleflight.Group // operations in progress, by sandbox
 }
 
-// Limits of the pause between two checks of a sandbox whose state is changing.
+// Minimum and maximum of the time between two checks of a sandbox whose state is changing.
 const (
 	minPause = 5 * time.Millisecond
 	maxPause = 200 * time.Millisecond

@@ -16,7 +16,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/smallfile"
 )
 
-// Sandboxes is the part of the lifecycle of sandboxes that this package uses.
+// Sandboxes has the methods of the core of package sandboxes that this package uses.
 type Sandboxes interface {
 	Get(ctx context.Context, ref string) (*caisson.Sandbox, error)
 	Resume(ctx context.Context, ref string) (*caisson.Sandbox, error)
@@ -37,7 +37,7 @@ type Config struct {
 	Address  string             // address on which the ingress listens; "" if there is no ingress
 	Key      ed25519.PrivateKey // signs the tokens of signed URLs
 	Store    caisson.Table[caisson.Route]
-	// Sandboxes returns the lifecycle of sandboxes. It is a function because the lifecycle is constructed after the Core.
+	// Sandboxes returns the core of package sandboxes. It is a function because that core is constructed after this one.
 	Sandboxes func() Sandboxes
 	// Used is called when the wire process has passed requests to a sandbox; active reports whether a request is in progress.
 	// It must not block.

@@ -20,7 +20,7 @@ type Service struct {
 	address   string             // address on which the ingress listens
 	key       ed25519.PrivateKey // signs the tokens of signed URLs
 	store     caisson.Table[caisson.Route]
-	sandboxes func() Sandboxes // returns the lifecycle of sandboxes
+	sandboxes func() Sandboxes // gets sandboxes; see Config.Sandboxes
 	table     *Table           // compiles the routes for the wire process
 	requests  *Requests        // recent requests of routes
 	events    caisson.Publisher

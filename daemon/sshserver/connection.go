@@ -69,7 +69,7 @@ type stream struct {
 // A sandboxOps has the operations on sandboxes that SSH jobs can request.
 type sandboxOps struct {
 	processes caisson.Processes
-	connect   func(ctx context.Context, ref string, req caisson.ConnectRequest) (*os.File, func(), error) // see Config.Connect
+	connect   func(ctx context.Context, ref string, req caisson.ConnectRequest) (*os.File, func(), error) // connects to a server
 }
 
 // serve executes the requests of the SSH job until the channel ends or the job violates the protocol.

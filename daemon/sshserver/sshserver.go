@@ -25,7 +25,7 @@ const (
 	maxAccount     = 32                 // SSH connections of one account
 	maxStreams     = 256                // processes in sandboxes, and connections to servers in them, of one account
 	keyType        = "ssh-ed25519"      // type of the host key
-	guestProgram   = "/.caisson/inside" // Caisson's program in a sandbox; its roles session, sftp and connect serve SSH
+	guestProgram   = "/.caisson/inside" // path of guestd in sandboxes; its commands session, sftp and connect serve SSH
 )
 
 // Settings are the settings of the listener.

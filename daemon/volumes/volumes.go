@@ -67,7 +67,7 @@ func New(cfg Config) (*Core, error) {
 	return &Core{Config: cfg, top: f, counts: newCountLimiter(), background: background.New()}, nil
 }
 
-// Close stops the background work. The next daemon resumes removals that are in progress.
+// Close stops the background work. After its next start the daemon resumes removals that are in progress.
 func (c *Core) Close() error {
 	c.background.Close()
 	return c.top.Close()
@@ -76,7 +76,7 @@ func (c *Core) Close() error {
 // Volumes returns the service of volumes.
 func (c *Core) Volumes() *Service { return &Service{c} }
 
-// Attachments returns the interface through which the lifecycle of sandboxes attaches and detaches volumes.
+// Attachments returns the service with which the core of package sandboxes attaches and detaches volumes.
 func (c *Core) Attachments() *Attachments { return &Attachments{c} }
 
 // event publishes an event of a volume.

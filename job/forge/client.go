@@ -27,10 +27,10 @@ const (
 type client struct {
 	http    *http.Client // sends the requests
 	base    *url.URL     // base URL of the API
-	secrets []string     // secrets to redact from errors, in every encoding
+	secrets []string     // secrets that newFailure redacts from errors
 	// authorize adds the credential to a request.
 	authorize func(*http.Request)
-	headers   map[string]string // headers of every request, in addition to those that call sets
+	headers   map[string]string // headers of every request, besides those that the method call sets
 }
 
 // newClient returns a client of the API at args.API. With plain http it sends its token to loopback addresses only.
@@ -79,8 +79,8 @@ func sameServerOnly(r *http.Request, via []*http.Request) error {
 	return nil
 }
 
-// call makes one request below the API's base URL and decodes the answer into out. The path must already be escaped. Returns a
-// *statusError if the status is not 2xx.
+// call makes one request below the API's base URL, with in as its JSON body unless in is nil, and decodes the answer into out.
+// The path must already be escaped. Returns a *statusError if the status is not 2xx.
 func (c *client) call(ctx context.Context, method, path string, query url.Values, in, out any) error {
 	var body io.Reader
 	if in != nil {

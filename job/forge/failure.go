@@ -107,7 +107,7 @@ func newFailure(err error, host string, secrets ...string) *failure {
 	if answered {
 		f.Wait = status.retryAfter
 	}
-	if e, ok := errors.AsType[*caisson.Error](err); ok { // takes precedence over a statusError, because it explains the answer
+	if e, ok := errors.AsType[*caisson.Error](err); ok { // also if it wraps a statusError, because it says more
 		f.Kind, f.Message = e.Kind, caisson.MessageOf(e)
 	} else if answered {
 		f.Kind, f.Message = status.explain(host)

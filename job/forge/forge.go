@@ -16,8 +16,8 @@ import (
 	"github.com/caisson-dev/caisson/internal/reach"
 )
 
-// Server is a project at a forge and the means to reach it. [Locate] derives all fields from an address, except secrets and
-// those that grant trust.
+// Server is a project at a forge and the means to reach it. [Locate] derives Forge, API, Project and Web from the address of a
+// repository.
 type Server struct {
 	Forge   caisson.Forge  // kind of the forge
 	API     string         // base URL of the REST API, without a slash at the end: https://api.github.com

@@ -24,11 +24,11 @@ func Jobs() []worker.Declared { return []worker.Declared{jobPull, jobToken} }
 // pipe only.
 type jobArgs struct {
 	Forge        caisson.Forge // kind of the forge
-	API          string        // Server.API
-	Project      string        // Server.Project
+	API          string        // base URL of the REST API; see Server.API
+	Project      string        // owner/name of the project; see Server.Project
 	Secret       string        // token, user:password, or private key of an App
-	Roots        string        // Server.Roots
-	Local        bool          // Server.Local
+	Roots        string        // certificates to trust, as PEM; see Server.Roots
+	Local        bool          // whether the server may be at any address; see Server.Local
 	Own          reach.Host    // addresses of this host; see Server.Host
 	Pull         PullRequest   // the pull request to find or create, for jobPull
 	App          string        // id of the App, for jobToken

@@ -7,13 +7,13 @@
 // sandbox: it borrows the objects of a view and holds pushes until they are delivered ([Store], [serve.Run],
 // [receive.Run]). [prepare.Run] makes the commits that are delivered, and [push.Run] sends them.
 //
-// Git parses untrusted content, both from the remote and from the sandbox, so it always runs in a sealed job of package worker:
-// without network, without other files, and with resource limits. It reaches a remote over a socket pair. At the other end is the
+// Git parses untrusted content, both from the remote and from the sandbox, so it always runs in a job of package worker: without
+// network, without other files, and with resource limits. It reaches a remote over a socket pair. At the other end is the
 // transport, a job of package job/relay/transport that has the network and the credential and does not parse git data.
 //
 // This package creates repositories. Of the packages below it, fetch, serve, receive, prepare and push have one job each, commit
 // checks commits, quarantine holds pushed objects until the checks have passed, git runs git, and remote is git's end of the
 // connection to the transport.
 //
-// The relay does not depend on sandboxes, accounts or other kinds of store.
+// This package and those below it do not depend on the database, sandboxes or accounts.
 package relay

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// forward serves a channel that the client has opened to an address: it connects to that address, in the sandbox or from the
-// sandbox, and copies the data in both directions.
+// forward serves a channel that the client has opened to an address: it connects to that address, as a program in the sandbox
+// would, and copies the data in both directions.
 func (s *server) forward(c ssh.NewChannel) {
 	network, address, ok := forwardTarget(c)
 	if !ok {

@@ -56,8 +56,8 @@ type Start struct {
 	Size    Size              `json:"size,omitzero"`     // size of the terminal
 }
 
-// Dial requests a connection. The reply has a socket as its descriptor, or two: the standard input and output of a helper
-// in the sandbox that connects; see the role "connect" of package guestd.
+// Dial requests a connection. The reply has one descriptor, a socket, or two: the standard input and output of a helper in the
+// sandbox, "guestd connect", that has made the connection.
 type Dial struct {
 	Network string `json:"network"` // "tcp", or "unix" for the path of a socket in the sandbox
 	Address string `json:"address"` // host:port, or a path

@@ -64,7 +64,7 @@ func (r *remote) receive() {
 	}
 }
 
-// open sends a request with a new id. It returns the first reply, as an error if it is one, and the channel for the second reply.
+// open sends a request with a new id. It returns the first reply, or its error, and the channel that gets the second reply.
 func (r *remote) open(q Request) (answer, <-chan answer, error) {
 	w := make(chan answer, 2)
 	if err := r.send(&q, w); err != nil {
@@ -169,7 +169,7 @@ func (p *process) close() {
 	CloseAll([]*os.File{p.stdin, p.stdout, p.stderr})
 }
 
-// dial connects to a server in the sandbox, or from the sandbox to another address.
+// dial connects to an address as a program in the sandbox would: to a server in the sandbox, or over its wire to another one.
 func (r *remote) dial(network, address string) (io.ReadWriteCloser, error) {
 	a, err := r.call(Request{Dial: &Dial{Network: network, Address: address}})
 	if err != nil {
@@ -227,7 +227,7 @@ type helperConn struct {
 // maxRefusal is the maximum length, in bytes, of a helper's message about why it could not connect.
 const maxRefusal = 200
 
-// confirm waits until the helper has connected, and returns an error if it could not; see the role "connect" of package guestd.
+// confirm waits until the helper has connected, and returns an error if it could not. The helper is "guestd connect".
 func (p *helperConn) confirm() error {
 	status := []byte{1}
 	if _, err := io.ReadFull(p.out, status); err != nil {

@@ -221,7 +221,7 @@ func copyOutput(to io.Writer, from *os.File, exited *atomic.Bool) {
 	for rest := maxAfterExit; rest > 0; {
 		over := exited.Load()
 		if over {
-			_ = from.SetReadDeadline(time.Now().Add(silence)) // set before each read, so that a slow client is no silence
+			_ = from.SetReadDeadline(time.Now().Add(silence)) // before each read, so that the time of writes does not count
 		}
 		n, err := from.Read(buf)
 		if over {

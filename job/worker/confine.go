@@ -55,8 +55,8 @@ var readablePaths = []string{
 }
 
 // confineSelf drops all privileges of this process that the job does not need. Each step must succeed, except Landlock, which
-// older kernels lack and which only adds to the other steps. The descriptors of the request are below given; rootFD is that of
-// the root, or -1.
+// older kernels lack and which only adds to the other steps. The numbers of the request's descriptors are less than given;
+// rootFD is the descriptor of the root, or -1.
 func confineSelf(req jobRequest, given, rootFD int) error {
 	for fd := range given {
 		unix.CloseOnExec(fd)

@@ -56,8 +56,8 @@ func newFailure(err error) *failure {
 	return &failure{Kind: caisson.KindOf(err), Message: caisson.MessageOf(err), Detail: err.Error()}
 }
 
-// err returns f as an error of the parent. Unknown kinds become Internal, and control characters from file names or registries
-// are replaced in the message.
+// err returns f as an error for the caller of Run. Unknown kinds become Internal, and control characters from file names or
+// registries are replaced in the message.
 func (f *failure) err() error {
 	kinds := []caisson.Kind{caisson.Invalid, caisson.NotFound, caisson.Conflict, caisson.Denied, caisson.Unauthed,
 		caisson.Exhausted, caisson.Unavailable}

@@ -40,7 +40,7 @@ func Value[T any](p *T, err error) (T, error) {
 	return *p, nil
 }
 
-// RunInput is what one run of a job is given besides its arguments.
+// RunInput has what a job is given besides its arguments, when it is started.
 type RunInput struct {
 	Root     *os.File              // root directory of the job; see Request.Root
 	Files    []*os.File            // descriptors for the job; see Request.Files
@@ -75,7 +75,7 @@ func (j Job[Args, Reply]) Run(ctx context.Context, s Starter, args Args, g RunIn
 	return reply, nil
 }
 
-// Declared is a [Job] of any types, for the table that is given to [Main].
+// Declared is a [Job] with any types of arguments and reply, for the table that is given to [Main].
 type Declared interface {
 	// name returns the name of the job.
 	name() string

@@ -37,7 +37,7 @@ var (
 		"/sys", "/run", "/var", "/root", "/home", "/nonexistent"}
 )
 
-// layout describes the root of a job with programs. Its mounts are the descriptors after that of the request's Root.
+// layout describes the root of a job with programs. The job gets the mounts as the descriptors after that of its root.
 type layout struct {
 	Mounts []mountPoint `json:"mounts"` // in the order of their descriptors
 	Links  []link       `json:"links"`  // the symbolic links to create

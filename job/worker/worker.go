@@ -55,8 +55,8 @@ type Config struct {
 type Runner struct {
 	program *os.File // an open descriptor, so that replacing the file at its path has no effect
 	exe     string   // path of program under /proc/self/fd
-	uidBase uint32   // Config.UIDBase
-	workUID uint32   // Config.WorkUID
+	uidBase uint32   // first uid and gid for the user namespaces of jobs; see Config.UIDBase
+	workUID uint32   // uid and gid of jobs with network; see Config.WorkUID
 	log     *slog.Logger
 }
 

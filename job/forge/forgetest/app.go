@@ -56,7 +56,7 @@ func (f *Forge) AppCredential(installation bool) caisson.Secret {
 	return caisson.NewSecret(string(text))
 }
 
-// serveApp answers the requests that an App makes as itself; it returns false for other requests.
+// serveApp answers the requests that an App makes with a JWT, which it has signed itself; it returns false for other requests.
 func (f gitHubAPI) serveApp(w http.ResponseWriter, r *http.Request, path, user, token string) bool {
 	find := path == "/repos/"+f.project()+"/installation" && r.Method == http.MethodGet
 	mint := path == fmt.Sprintf("/app/installations/%d/access_tokens", installationID) && r.Method == http.MethodPost

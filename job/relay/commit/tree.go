@@ -244,7 +244,7 @@ func (d *treeDiff) readTrees(ids []string) ([]*treeObject, error) {
 	return list, nil
 }
 
-// compare adds the change of one entry, unless the entry is taken from a parent.
+// compare adds the change of the entry e, called name, unless inherited returns true. Below directories it continues with walk.
 func (d *treeDiff) compare(dir, name string, e treeEntry, before, common []*treeObject) error {
 	if inherited(name, e, before, common) {
 		return nil

@@ -16,7 +16,7 @@ type fetchArgs struct {
 	Limits    Limits
 }
 
-// Job replies with the HEAD of the remote and writes the remote's refs to its last descriptor; see [git.ReplyRefs].
+// Job updates the mirror in its root. It replies with the remote's HEAD and writes the remote's refs to its last descriptor.
 var Job = worker.Job[fetchArgs, string]{
 	Name: "relay.fetch", Programs: true, Access: worker.WriteAsOwner, Files: 2,
 	Do: func(ctx context.Context, c *worker.Call, args fetchArgs) (string, error) {

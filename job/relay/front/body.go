@@ -12,8 +12,8 @@ var (
 	errNotGzip  = &refusal{status: http.StatusBadRequest, msg: "the body is not what its encoding says"}
 )
 
-// decodedBody returns the decoded body of a request to service. Its size is limited, except that of uncompressed packs, which the
-// job limits.
+// decodedBody returns the decoded body of a request to service. Its size is limited, except that of uncompressed pushes, whose
+// size is limited by the job that receives them.
 func (h *handler) decodedBody(r *http.Request, service string) (io.Reader, error) {
 	switch coding := r.Header.Get("Content-Encoding"); {
 	case coding == "gzip" || coding == "x-gzip":

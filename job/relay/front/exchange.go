@@ -12,7 +12,7 @@ import (
 
 const (
 	copyBufferSize = 32 << 10 // bytes that are copied at once
-	emptyRequest   = 4        // bytes of a flush packet, which probes whether a push is allowed; only its answer may be empty
+	emptyRequest   = 4        // bytes of the push by which git tests whether it may push: a flush packet, with an empty answer
 )
 
 // A stream is the connection over which a job answers a request; the engine opens it. Closing it for writing marks the end of the

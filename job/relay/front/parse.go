@@ -28,7 +28,7 @@ const (
 	receivePack = "receive-pack"
 )
 
-// parse validates a request and converts it. Apart from the parsing by package net/http, the request is untrusted.
+// parse validates a request, which is untrusted, and converts it to a Request.
 func parse(r *http.Request) (*Request, error) {
 	repo, rest, ok := splitPath(r.URL.EscapedPath())
 	if !ok {

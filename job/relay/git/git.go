@@ -1,6 +1,6 @@
 // Package git runs git in bare repositories with a fixed environment and configuration. Jobs have access to one repository and,
 // at /view or /mirror, the one whose objects it borrows or copies. The package also has refs, packet lines, and the connections
-// of requests.
+// over which requests arrive.
 package git
 
 import (

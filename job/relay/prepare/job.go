@@ -122,8 +122,8 @@ func newSignFunc(conn io.ReadWriter) func([]byte) (string, error) {
 	}
 }
 
-// serveSignatures answers the requests of functions of newSignFunc with the signatures of sign, until conn is closed. It signs
-// only payloads that are commits, and at most maxSignatures. It returns the error of sign.
+// serveSignatures answers the requests of a function that newSignFunc has returned, until conn is closed. It calls sign only for
+// payloads that are commits, at most maxSignatures times. It returns the error of sign.
 func serveSignatures(conn io.ReadWriter, sign func([]byte) (string, error)) error {
 	for range maxSignatures {
 		payload, err := readFrame(conn, maxPayload)

@@ -25,7 +25,7 @@ const maxPerson = 200
 type Request struct {
 	Base   string // commit that the work is based on
 	Commit string // last pushed commit
-	// Authors is one of the Author constants of the root package; "" means AuthorSet. Name and Email are the new author and
+	// Authors is one of the Author constants of the root package; "" means AuthorSet: Name and Email become the author and the
 	// committer of the commits.
 	Authors     string
 	Name, Email string // new author and committer; see Authors

@@ -22,7 +22,7 @@ const drainTime = 30 * time.Second
 // Run answers one request of a git client that pushes to store, which borrows objects from view. It reads the body of the request
 // from conn until its end, writes the body of the answer to conn, and shuts conn down. A denied push is not an error, and none of
 // it is stored. While another push to the same store, or a job of package prepare, is in progress, the client receives a
-// conflict. Run returns an Exhausted error if the time limit was exceeded, and an Internal error otherwise.
+// conflict. Errors are Invalid for a request that is invalid or cannot be read, Exhausted if a limit was exceeded, else Internal.
 func Run(ctx context.Context, run worker.Starter, store, view, conn *os.File, req Request) (*Result, error) {
 	if err := git.CheckRefs(req.Granted); err != nil {
 		return nil, err

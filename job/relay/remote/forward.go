@@ -83,7 +83,7 @@ func linkClient(c net.Conn) *http.Client {
 	}
 }
 
-// A onceTransport closes its connection even if it was never used.
+// A onceTransport sends requests over one connection. It can close the connection even if no request was sent.
 type onceTransport struct {
 	*http.Transport
 	c net.Conn // the connection that it closes

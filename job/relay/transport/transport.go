@@ -1,10 +1,10 @@
-// Package transport is the far end of the socket pair over which the relay's git jobs reach a remote. It has the
-// network and the credential and does not parse git data; a git job parses git data and has neither.
+// Package transport is the far end of the socket pair over which the relay's git jobs reach a remote. It has the network and the
+// credential and does not parse git data; a git job parses git data and has neither.
 //
 // A remote is reached over HTTPS ([Tool.Run] with http:// or https://) or SSH ([Tool.Run] with ssh:// or user@host:path), or it
-// is a directory of the host ([Tool.RunLocal]). The first two are jobs with network and without files; the last is a sealed job
-// whose only files are that directory. Requests of the git job are treated as untrusted, because that job has parsed data of the
-// remote. It can only send the requests of a fetch, and those of a push if a push is allowed, below one URL.
+// is a directory of the host ([Tool.RunLocal]). The first two are jobs with network and without files; the last is a job
+// without network whose only files are that directory. Requests of the git job are treated as untrusted, because that job has
+// parsed data of the remote. It can only send the requests of a fetch, and those of a push if a push is allowed, below one URL.
 package transport
 
 import (
