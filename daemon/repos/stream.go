@@ -24,7 +24,7 @@ import (
 type streamRequest struct {
 	Repo      string `json:"repo"`      // name of the repository
 	Service   string `json:"service"`   // upload-pack or receive-pack
-	Advertise bool   `json:"advertise"` // request for the list of refs
+	Advertise bool   `json:"advertise"` // whether this is a request for the list of refs
 	Protocol  string `json:"protocol"`  // version=0, version=1, version=2 or empty
 }
 

@@ -24,7 +24,7 @@ type Connector struct {
 	owner   func(ctx context.Context, sandbox caisson.ID) (account string, err error) // account of a sandbox; see Config.Owner
 	dialer  caisson.Dialer                                                            // connects to servers in sandboxes
 	wire    Wire                                                                      // sends the routes to the wire process
-	waker   *waker                                                                    // resumes sandboxes for requests
+	waker   *waker                                                                    // wakes and resumes sandboxes for requests
 	used    func(sandbox caisson.ID, active bool)                                     // reports a request to a sandbox
 
 	mu sync.Mutex

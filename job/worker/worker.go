@@ -139,8 +139,8 @@ const (
 	// ReadAsOwner reads with the rights of the user who owns the directory, and changes nothing. If the owner is root, it reads
 	// everything.
 	ReadAsOwner Access = iota
-	// ReadGuest reads everything in a directory that belongs to a guest. It maps 65536 uids and gids, starting with those of
-	// the directory's owner.
+	// ReadGuest reads everything in a directory that belongs to a guest. The job's user namespace has the 65536 uids and gids
+	// that start with those of the directory's owner.
 	ReadGuest
 	// Populate creates files with any guest uid and gid: the job is root of a user namespace mapped to the uids from
 	// Config.UIDBase on.

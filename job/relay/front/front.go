@@ -31,12 +31,12 @@ type OpenStream = func(ctx context.Context, in json.RawMessage) (net.Conn, error
 type Request struct {
 	Repo      string `json:"repo"` // name of the repository
 	Service   string `json:"service" enum:"upload-pack,receive-pack"`
-	Advertise bool   `json:"advertise"` // request for the list of refs, which has no body
+	Advertise bool   `json:"advertise"` // whether this is a request for the list of refs, which has no body
 	// Protocol is the protocol version that the client requests: "version=0", "version=1", "version=2", or "".
 	Protocol string `json:"protocol,omitempty"`
 }
 
-// Handler returns the handler of the virtual host. Requests must have a [caisson.Guest] in their context.
+// Handler returns the handler of the virtual host git.caisson.internal. Requests must have a [caisson.Guest] in their context.
 func Handler(open OpenStream) http.Handler {
 	return &handler{open: open, fetchLimit: maxFetchRequest, gzipLimit: maxUnzipped, idle: idleTime, drain: drainTime}
 }
