@@ -82,7 +82,7 @@ var parts = []part{
 		switch elements[1] {
 		case "layers", "mask", "copy":
 			return true
-		case "frozen": // contains the frozen copies of layers, for reviews
+		case "frozen": // the directory is written without the reviews in it
 			return len(elements) > 2
 		}
 		return false
