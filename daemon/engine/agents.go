@@ -10,11 +10,11 @@ import (
 
 // AgentConfig configures agents and their runs.
 type AgentConfig struct {
-	Dir    string      // the administrator's directory of agents' files; "" for none
+	Dir    string      // directory with the administrator's files of agents; "" for none
 	Limits runs.Limits // limits of runs and sessions
 }
 
-// maxTokenAgentLimits returns the maximum limits of agents that are stored over a token: the default limits of runs.
+// maxTokenAgentLimits returns the highest limits that a client with a token may give to an agent: the default limits of runs.
 func maxTokenAgentLimits(budget caisson.Limits) caisson.AgentLimits {
 	return caisson.DefaultAgentLimits().WithBudget(budget)
 }

@@ -26,20 +26,20 @@ import (
 // and budgets, the settings of the process, and its listeners.
 type gateway struct {
 	manager  Wires                // manages the wires and the wire process
-	wires    *models.Wires        // wires, as package sandboxes uses them
+	wires    *models.Wires        // attaches wires to sandboxes, and adds what model calls need
 	remote   *models.RemoteClient // client of the model gateway of another machine; nil if the local gateway serves the sandboxes
 	book     *ledger.Book         // leases budgets and reads the journals
 	ledger   *ledger.Service      // API of the ledger
 	vault    *credential.Vault    // stored credentials
 	catalog  *models.Catalog      // models with their prices
 	settings *models.Settings     // settings of the wire process
-	runs     *models.GatewayRuns  // runs of other machines
-	listener *os.File             // listens for sandboxes of other machines; nil for none
+	runs     *models.GatewayRuns  // gateway runs: runs of other machines
+	listener *os.File             // listens for model calls of other machines; nil for none
 	ingress  *os.File             // listens for requests of routes; nil for none
 	routes   *routes.Core         // core of routes; set by construct
 }
 
-// newGateway constructs a gateway. The wire process is not started before run is called.
+// newGateway opens the listeners and constructs the services for the wire process, which is started later by [gateway.run].
 func newGateway(cfg *Config, data *dataDir, hub *events.Hub, on *Drivers) (_ *gateway, err error) {
 	g := &gateway{}
 	defer func() {

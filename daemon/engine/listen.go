@@ -11,7 +11,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/reach"
 )
 
-// Number and interval of retries while the wire process of an earlier daemon still holds the socket.
+// listen tries to bind an address listenTries times, with pauses, because the wire process of an earlier daemon may still use it.
 const (
 	listenTries = 20
 	listenPause = 100 * time.Millisecond

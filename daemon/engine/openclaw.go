@@ -59,8 +59,8 @@ func (openClaw) Complete(a caisson.Agent) (caisson.Agent, error) {
 	return a, nil
 }
 
-// Files implements [runs.Recipe]. The program of a fork has the configuration of the warm-up in its memory. That configuration
-// therefore contains the default model, which the model gateway replaces by the model of the run, instead of the warm-up model.
+// Files implements [runs.Recipe]. Forks of a warm snapshot have in memory the configuration with which the snapshot was made. It
+// must therefore contain the default model, which the model gateway replaces by the model of each run, and not [runs.WarmModel].
 func (openClaw) Files(a *caisson.Agent, models []caisson.Model) ([]caisson.SeedFile, error) {
 	if len(models) > 0 && models[0].Alias == runs.WarmModel {
 		models = slices.Clone(models)
@@ -69,7 +69,7 @@ func (openClaw) Files(a *caisson.Agent, models []caisson.Model) ([]caisson.SeedF
 	return openclaw.Config(openclaw.Setup{Agent: a, Models: models})
 }
 
-// Turn implements [runs.Recipe]. For the first task in a sandbox it adds the changes of [openclaw.Fork].
+// Turn implements [runs.Recipe]. For the first task in a sandbox it adds the changes of files that [openclaw.Fork] returns.
 func (openClaw) Turn(t *task.Task, turn runs.Turn) error {
 	t.Port, t.Ready, t.PromptMode = openclaw.Port, turn.Agent.Ready, caisson.PromptFile
 	if turn.First {
@@ -135,7 +135,7 @@ func (openClaw) Check(ctx context.Context, a *caisson.Agent, in runs.Inspection)
 // maxSkillFile is the maximum size in bytes of a file that is checked.
 const maxSkillFile = 256 << 10
 
-// skillFS returns the contents of an archive of a tree of skills: names and small files. Links are omitted.
+// skillFS returns the regular files below the directory base of a tar archive, except those that are larger than maxSkillFile.
 func skillFS(archive []byte, base string) (fs.FS, error) {
 	// The standard library implements a file system on a zip archive, but not on a tar archive.
 	var packed bytes.Buffer

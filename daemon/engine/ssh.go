@@ -18,7 +18,7 @@ type access struct {
 	ssh         *sshserver.Server      // SSH server
 }
 
-// newAccess constructs an access. The host key of the SSH server is in the data directory, and is created if it does not exist.
+// newAccess constructs the services of access. The SSH server's host key is a file of the data directory, created when missing.
 func newAccess(e *Engine) (*access, error) {
 	key, _, err := credential.LoadKeyFile(filepath.Join(e.cfg.Data.Dir, "ssh.key"))
 	if err != nil {

@@ -18,10 +18,10 @@ type masker struct {
 	hide []string       // patterns of the names of hidden files
 }
 
-// Mask implements [runs.Masker].
+// Mask implements [runs.Masker]. Files that match a pattern in show are not hidden.
 func (m masker) Mask(show []string) (*namemask.Mask, error) { return baseline.NewMask(m.hide, show) }
 
-// MaskArchive implements [runs.Masker].
+// MaskArchive implements [runs.Masker]. Files that match a pattern in show are not hidden.
 func (m masker) MaskArchive(ctx context.Context, show []string, in io.Reader, out *os.File, most int64) ([]string, int, error) {
 	left, err := baseline.MaskArchive(ctx, m.jobs, m.hide, show, in, out, most)
 	return left.Hidden, left.Count, err

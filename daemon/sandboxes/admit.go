@@ -25,7 +25,7 @@ type admission struct {
 	evictor    *evictor                     // removes sandboxes from pools
 	available  func() (caisson.Size, error) // returns the available memory of the host in bytes
 	free       func() (caisson.Size, error) // returns the free disk space for the data directory in bytes
-	background *background.Group
+	background *background.Group            // background goroutines of the core
 	log        *slog.Logger
 
 	mu             sync.Mutex
@@ -169,7 +169,7 @@ func (a *admission) run(ctx context.Context) {
 }
 
 // checkMemory returns an Exhausted error if the host has too little available memory for a sandbox that uses need bytes from the
-// start: reserve bytes must remain. freed is the memory in bytes that counts as available in addition. The caller must hold a.mu.
+// start: reserve bytes must remain. freed is the memory in bytes of sandboxes that can be removed. The caller must hold a.mu.
 func (a *admission) checkMemory(need, reserve, freed caisson.Size) error {
 	if reserve == 0 {
 		return nil

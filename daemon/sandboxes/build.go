@@ -26,9 +26,9 @@ type builder struct {
 	planner   *planner             // resolves requests into plans
 	accounts  caisson.AccountStore // accounts with their host uids
 	admission *admission           // decides whether the host has room
-	hidden    *idSet               // ids that are in use but not in the store
+	hidden    *idSet               // ids of sandboxes and captures in use that are not in the store
 	processes *processes           // starts and kills processes of sandboxes
-	clients   *fileClients         // open file clients of sandboxes
+	clients   *fileClients         // clients that access files in sandboxes
 	dirs      dirs                 // paths and files in the data directory
 	images    interface {
 		MakeLayer(ctx context.Context, account string, archive *os.File) (digest, dir string, err error)

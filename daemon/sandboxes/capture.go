@@ -16,7 +16,7 @@ type captures struct {
 		Checkpoint(ctx context.Context, id caisson.ID, dir string, keep bool) error
 	}
 	freezer    *freezer     // freezes and thaws sandboxes
-	clients    *fileClients // open file clients of sandboxes
+	clients    *fileClients // clients that access files in sandboxes
 	workspaces *workspaces  // workspaces and volumes of sandboxes
 	dirs       dirs         // paths and files in the data directory
 }
@@ -56,8 +56,8 @@ func (c *captures) capture(ctx context.Context, sb *caisson.Sandbox, dir string,
 // writeCapture writes a sandbox's files and, if memory is true, its memory to the existing directory part.
 func (c *captures) writeCapture(ctx context.Context, sb *caisson.Sandbox, part string, memory bool) error {
 	if sb.State == caisson.Paused {
-		// The linked files include the dependsFile, which records the dependencies from before the pause: the current build
-		// and host may differ.
+		// The dependsFile of the checkpoint is linked, too: the memory depends on the build and the host from before the pause,
+		// and not on the current ones.
 		return linkCheckpoint(c.dirs.sandboxPath(sb.ID, pauseDir), part, memory)
 	}
 	tar := filepath.Join(part, filesTar)

@@ -173,7 +173,7 @@ func (l *Lifecycle) Remove(ctx context.Context, ref string) error {
 }
 
 // Writers returns which process was the last to change each file in a sandbox's workspace since the workspace was created. If the
-// sandbox's main process has died, changes since the last query are missing. Returns nil if the runtime does not record writers,
+// sandbox's kernel has died, the changes since the last query are missing. Returns nil if the runtime does not record writers,
 // and NotFound if there is no such sandbox. Writers is for the engine: it does not check the caller's account.
 func (l *Lifecycle) Writers(ctx context.Context, id caisson.ID) (*caisson.Writers, error) {
 	return l.writers.byID(ctx, id)

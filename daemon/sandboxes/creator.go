@@ -19,7 +19,7 @@ type creator struct {
 	admission  *admission  // decides whether the host has room
 	dirs       dirs        // paths and files in the data directory
 	workspaces *workspaces // workspaces and volumes of sandboxes
-	network    network     // specs of wires, and budgets
+	network    network     // configures wires and creates budgets
 	processes  *processes  // starts and kills processes of sandboxes
 	watches    *watches    // monitors running sandboxes
 	deadlines  *deadlines  // timers for TTLs and autoPause
@@ -28,7 +28,7 @@ type creator struct {
 // recheck checks again what may have changed since the plan was made, for example while an image was pulled: the rights of the
 // caller, and the host's policies, models and workspaces.
 func (c *creator) recheck(ctx context.Context, p *plan) error {
-	policy := p.request.policy // copied below: forks of one request share it, and network.check changes it
+	policy := p.request.policy // network.check changes a copy, because the forks of one request share the policy
 	if policy != nil {
 		policy = new(*policy)
 	}
@@ -134,8 +134,8 @@ func (c *creator) start(ctx context.Context, p *plan, back *undo.Stack) (out sta
 		return out, err
 	}
 	back.Push(func() error { return c.processes.halt(context.WithoutCancel(ctx), id) })
-	// The programs in a fork for a run are not examined: agents are forked only if their catalog entry declares that forks draw
-	// different random values (see caisson.Warm).
+	// A fork for a run is not searched for programs with shared random numbers: an agent is forked only if its catalog entry
+	// declares that its forks draw different ones (see caisson.Warm).
 	if p.from != nil && p.from.memory && out.filesOnly == "" && p.request.assigned == nil {
 		out.shared, err = c.processes.sharedRandomness(ctx, id)
 	}

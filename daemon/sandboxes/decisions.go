@@ -24,7 +24,7 @@ const (
 // goroutine runs only while the queue is not empty.
 type decisions struct {
 	events     caisson.Publisher
-	background *background.Group
+	background *background.Group // background goroutines of the core
 	log        *slog.Logger
 
 	mu      sync.Mutex

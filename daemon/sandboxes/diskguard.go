@@ -93,7 +93,7 @@ func (g *diskGuard) check(ctx context.Context) (tight bool) {
 		sb, err := g.states.get(ctx, r.ID)
 		if err != nil || ctx.Err() != nil || sb.State != caisson.Running {
 			if last, ok := g.lastUsage[r.ID]; ok && err == nil {
-				now[r.ID] = last // The growth since then is measured when the sandbox runs again.
+				now[r.ID] = last // The growth since the last check is measured when the sandbox runs again.
 			}
 			continue
 		}

@@ -25,14 +25,14 @@ var errUsed = caisson.Errorf(caisson.Conflict, "the sandbox is used again")
 
 // expiry executes the steps of sandboxes when they are due, see [step].
 type expiry struct {
-	states     states     // stored records of sandboxes
-	locks      *locks     // one lock for each sandbox
-	deadlines  *deadlines // timers for TTLs and autoPause
-	remover    *remover   // removes sandboxes
-	keeper     *keeper    // takes and stores snapshots
-	changes    *changes   // performs changes of states
-	verbs      *verbs     // functions for changes of states
-	background *background.Group
+	states     states            // stored records of sandboxes
+	locks      *locks            // one lock for each sandbox
+	deadlines  *deadlines        // timers for TTLs and autoPause
+	remover    *remover          // removes sandboxes
+	keeper     *keeper           // takes and stores snapshots
+	changes    *changes          // performs changes of states
+	verbs      *verbs            // functions for changes of states
+	background *background.Group // background goroutines of the core
 	log        *slog.Logger
 	retry      time.Duration // delay before a failed step is retried: deadlineRetry, or less in tests
 }

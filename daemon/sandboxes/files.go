@@ -21,8 +21,8 @@ var _ caisson.Files = (*Files)(nil)
 // fileClients holds the open file clients of sandboxes. A file client accesses the files of a sandbox through guestd, which it
 // starts in the sandbox.
 type fileClients struct {
-	runtime    execer // starts processes in sandboxes
-	background *background.Group
+	runtime    execer            // starts processes in sandboxes
+	background *background.Group // background goroutines of the core
 
 	mu sync.Mutex
 	// open contains the open clients by sandbox. The client of a stand-in is stored under the id of the sandbox that does not

@@ -70,7 +70,7 @@ func (s *ImageService) Pull(ctx context.Context, req caisson.PullRequest, progre
 	}
 	defer s.driver.ProtectLayers()()
 	if isPath(name) && req.Source == nil {
-		// Without a descriptor of the path, the image that was imported from it before is returned.
+		// If the client sent no descriptor of the path, the image that was imported from this path before is returned.
 		return s.images.Get(ctx, caisson.In(caller.Account), name)
 	}
 	req.Local = caller.MayUseHost()

@@ -16,7 +16,7 @@ type keeper struct {
 	snapshots  caisson.Table[caisson.Snapshot]
 	events     caisson.Publisher
 	dirs       dirs        // paths and files in the data directory
-	hidden     *idSet      // ids that are in use but not in the store
+	hidden     *idSet      // ids of sandboxes and captures in use that are not in the store
 	captures   *captures   // writes captures of sandboxes
 	workspaces *workspaces // workspaces and volumes of sandboxes
 

@@ -28,7 +28,7 @@ const (
 type logs struct {
 	dirs       dirs              // paths and files in the data directory
 	states     states            // stored records of sandboxes
-	background *background.Group // its end also ends the readers that follow a log
+	background *background.Group // background goroutines of the core; the readers that follow a log end with them
 	log        *slog.Logger
 }
 

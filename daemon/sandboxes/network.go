@@ -40,9 +40,9 @@ type Traffic interface {
 
 // network manages what sandboxes can reach: the specs of their wires, and the budgets of their model calls.
 type network struct {
-	wires   caisson.Wires       // nil: sandboxes have a loopback device only
+	wires   caisson.Wires       // attaches wires; nil: sandboxes have a loopback device only
 	egress  Egress              // validates policies; nil without wires
-	gateway Gateway             // nil: no sandbox can be granted models
+	gateway Gateway             // validates model grants; nil: no sandbox can be granted models
 	ledger  caisson.LedgerStore // stores budgets
 	budget  caisson.Limits      // default for sandboxes whose model grant has no budget
 }
@@ -79,7 +79,7 @@ func (n network) checkPolicy(ctx context.Context, field string, p *caisson.Polic
 		return prefixField(field, err)
 	}
 	*p = normal
-	// Like host paths, access to the host's networks can be granted only over the unix socket.
+	// Like host paths, access to the host's networks can be granted only over the unix socket of the API.
 	if caller, err := caisson.CallerOf(ctx); err != nil || !caller.MayUseHost() {
 		if i, ok := n.egress.InternalRule(*p); ok {
 			return caisson.Errorf(caisson.Denied, "rule %d leads to the host's own networks (%s), which only a policy that is set over the unix socket may", i, p.Rules[i].Host)
@@ -196,7 +196,7 @@ type PolicyService struct {
 	finder  finder       // finds sandboxes of the caller's account
 	states  states       // stored records of sandboxes
 	wires   *wireChanges // stores policies and applies them to wires
-	network network      // specs of wires, and budgets
+	network network      // configures wires and creates budgets
 	egress  Egress       // nil: no wires
 	traffic Traffic      // counts the traffic of wires; nil: no traffic statistics
 }

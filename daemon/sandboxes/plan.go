@@ -14,7 +14,7 @@ import (
 type plan struct {
 	sandbox   *caisson.Sandbox          // record of the sandbox, in the state Creating
 	from      *origin                   // what the sandbox is forked from; nil for a new sandbox
-	dir       string                    // directory of the capture of from
+	dir       string                    // directory of the capture that the sandbox is forked from
 	start     bool                      // whether the processes of the sandbox are started
 	workspace *caisson.WorkspaceRequest // requested workspace; nil for none
 	handles   []caisson.Handle          // descriptors of the host directories in the sandbox's mounts
@@ -49,7 +49,7 @@ type planner struct {
 	images     *ImageService                                 // finds and pulls images
 	holds      interface{ ProtectLayers() (release func()) } // protects layers from pruning until release is called
 	snapshots  caisson.Table[caisson.Snapshot]
-	network    network          // specs of wires, and budgets
+	network    network          // configures wires and creates budgets
 	workspaces *workspaces      // workspaces and volumes of sandboxes
 	dirs       dirs             // paths and files in the data directory
 	node       string           // name of this machine

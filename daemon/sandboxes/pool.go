@@ -21,14 +21,14 @@ import (
 // A pooled sandbox is an ordinary sandbox of the account with Pooled set: running, without a name, and not yet in use. A claim
 // clears Pooled in one transaction, so that two claims cannot get the same sandbox.
 type pools struct {
-	planner    *planner   // resolves requests into plans
-	creator    *creator   // executes plans
-	remover    *remover   // removes sandboxes
-	states     states     // stored records of sandboxes
-	network    network    // specs of wires, and budgets
-	deadlines  *deadlines // timers for TTLs and autoPause
-	admission  *admission // decides whether the host has room
-	background *background.Group
+	planner    *planner          // resolves requests into plans
+	creator    *creator          // executes plans
+	remover    *remover          // removes sandboxes
+	states     states            // stored records of sandboxes
+	network    network           // configures wires and creates budgets
+	deadlines  *deadlines        // timers for TTLs and autoPause
+	admission  *admission        // decides whether the host has room
+	background *background.Group // background goroutines of the core
 	log        *slog.Logger
 
 	forking sync.Mutex // held while a pooled fork is created, so that two of them cannot exceed Limits.PoolMemory together
@@ -118,7 +118,7 @@ func (p *pools) claim(ctx context.Context, key poolKey, want *caisson.Sandbox) (
 			s.Spec.Command, s.Assigned = command, want.Assigned
 			s.CreatedAt, s.ChangedAt = now(), now()
 			if s.Assigned != nil {
-				s.SharedRandomness = nil // programs in forks for runs are not examined, see [creator.start]
+				s.SharedRandomness = nil // not determined for forks for runs, see [creator.start]
 			}
 			setDeadlines(s)
 			return nil
@@ -134,7 +134,7 @@ func (p *pools) claim(ctx context.Context, key poolKey, want *caisson.Sandbox) (
 			err = p.network.configure(ctx, got)
 		}
 		if err != nil {
-			// Without the configuration of its wire, the sandbox does not match the request.
+			// The sandbox has no budget, or its wire is not configured: it cannot be used for the request.
 			return nil, errors.Join(err, p.remover.forceRemove(context.WithoutCancel(ctx), got.ID))
 		}
 		p.deadlines.activity.recordUse(got.ID)

@@ -19,7 +19,7 @@ type reconciler struct {
 	states     states         // stored records of sandboxes
 	resolver   *resolver      // determines outcomes of interrupted changes
 	garbage    *garbage       // finds what belongs to no object
-	network    network        // specs of wires, and budgets
+	network    network        // configures wires and creates budgets
 	watches    *watches       // monitors running sandboxes
 	deadlines  *deadlines     // timers for TTLs and autoPause
 	missing    *missingFinder // finds objects without files
@@ -87,15 +87,15 @@ type garbage struct {
 	states    states // stored records of sandboxes
 	snapshots caisson.Table[caisson.Snapshot]
 	dirs      dirs       // paths and files in the data directory
-	hidden    *idSet     // ids that are in use but not in the store
+	hidden    *idSet     // ids of sandboxes and captures in use that are not in the store
 	leftovers *idSet     // sandboxes that could not be stopped completely, see [processes]
 	processes *processes // starts and kills processes of sandboxes
 }
 
 // collect implements [Core.CollectGarbage].
 func (g *garbage) collect(ctx context.Context) ([]caisson.Garbage, error) {
-	// The host is read first, then the hidden ids, then the store. A change stores or hides its id before it creates
-	// anything, so what is found on the host, and is neither hidden nor stored when those are read, is garbage.
+	// The host is read first, then g.hidden, then the store. An id is put into g.hidden or the store before anything with
+	// this id is created on the host. What was found on the host, and is in neither of them afterwards, is garbage.
 	list, err := g.runtime.List(ctx)
 	if err != nil {
 		return nil, err
@@ -143,7 +143,7 @@ func (g *garbage) collect(ctx context.Context) ([]caisson.Garbage, error) {
 	return found, errors.Join(errs...)
 }
 
-// knownIDs returns the ids of sandboxes and snapshots that are in the store or in use.
+// knownIDs returns the ids of sandboxes and snapshots that are in the store, and those in g.hidden.
 func (g *garbage) knownIDs(ctx context.Context) (map[caisson.ID]bool, error) {
 	known := map[caisson.ID]bool{}
 	for _, id := range g.hidden.list() {

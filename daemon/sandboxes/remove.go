@@ -18,7 +18,7 @@ type remover struct {
 	processes  *processes  // starts and kills processes of sandboxes
 	workspaces *workspaces // workspaces and volumes of sandboxes
 	dirs       dirs        // paths and files in the data directory
-	network    network     // specs of wires, and budgets
+	network    network     // configures wires and creates budgets
 	unresolved *idSet      // sandboxes whose last change has an outcome that is not stored
 }
 

@@ -126,18 +126,18 @@ func (l *Limits) Validate() error {
 
 // Core combines the components of this package. Its methods are for the engine and safe for concurrent use.
 type Core struct {
-	node       string // name of this machine
-	background *background.Group
-	states     states       // stored records of sandboxes
-	deadlines  *deadlines   // timers for TTLs and autoPause
-	clients    *fileClients // open file clients of sandboxes
-	diskGuard  *diskGuard   // stops sandboxes that fill the disk
-	admission  *admission   // decides whether the host has room
-	expiry     *expiry      // acts when the timers of deadlines fire
-	reconciler *reconciler  // reconciles store and host
-	wires      *wireChanges // changes policies and assignments
-	decisions  *decisions   // records decisions of wires
-	api        services     // services that implement the API
+	node       string            // name of this machine
+	background *background.Group // background goroutines of the core
+	states     states            // stored records of sandboxes
+	deadlines  *deadlines        // timers for TTLs and autoPause
+	clients    *fileClients      // clients that access files in sandboxes
+	diskGuard  *diskGuard        // stops sandboxes that fill the disk
+	admission  *admission        // decides whether the host has room
+	expiry     *expiry           // acts when the timers of deadlines fire
+	reconciler *reconciler       // reconciles store and host
+	wires      *wireChanges      // changes policies and assignments
+	decisions  *decisions        // records decisions of wires
+	api        services          // services that implement the API
 }
 
 // services contains the services of a Core that implement the API.

@@ -77,7 +77,7 @@ func (s *ServiceService) ApplyServices(ctx context.Context, ref string, req cais
 	return s.statuses(ctx, sb)
 }
 
-// ServeAgent adds the service of the sandbox's agent, or changes it. Its id is [caisson.AgentService], and it has no readiness.
+// ServeAgent adds the service of the sandbox's agent, or changes it. Its ID is [caisson.AgentService], its Readiness nil.
 // When ServeAgent returns, the service's process has been started, so that it can be distinguished from processes that the agent
 // starts.
 func (s *ServiceService) ServeAgent(ctx context.Context, ref string, svc caisson.Service) error {
@@ -230,9 +230,9 @@ func mergeServices(list, over []caisson.Service) []caisson.Service {
 // Limits of services.
 const (
 	maxServicesSize     = 256 << 10                     // maximum bytes of the commands and environments of all services
-	maxReadinessTimeout = caisson.Duration(24 * 3600e9) // longest timeout of a readiness: 24 hours
-	minReadinessPause   = caisson.Duration(100e6)       // shortest time between two probes: 100 ms
-	maxReadinessPath    = 1024                          // longest path of an HTTP probe in bytes
+	maxReadinessTimeout = caisson.Duration(24 * 3600e9) // longest timeout of a check for readiness: 24 hours
+	minReadinessPause   = caisson.Duration(100e6)       // shortest time between two checks for readiness: 100 ms
+	maxReadinessPath    = 1024                          // longest path of an HTTP check for readiness, in bytes
 )
 
 // validateServices returns an Invalid error if services of a request are not valid.
@@ -303,7 +303,7 @@ func validateService(at string, s *caisson.Service) error {
 	return nil
 }
 
-// validateReadiness returns an Invalid error if the readiness of a service is not valid. at is the name of its field in the
+// validateReadiness returns an Invalid error if the field Readiness of a service is not valid. at is the name of its field in the
 // request.
 func validateReadiness(at string, s *caisson.Service) error {
 	r := s.Readiness

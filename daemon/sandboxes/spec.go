@@ -298,7 +298,7 @@ func validateCreate(req *caisson.CreateRequest) error {
 }
 
 // checkDirectories returns an error unless every mount of a request came with a file descriptor of its directory. Descriptors are
-// passed over the unix socket only.
+// passed over the unix socket of the API only.
 func checkDirectories(ctx context.Context, req *caisson.CreateRequest) error {
 	caller, err := caisson.CallerOf(ctx)
 	if err != nil {

@@ -16,9 +16,9 @@ type fileAccess struct {
 	finder    finder         // finds sandboxes of the caller's account
 	locks     *locks         // one lock for each sandbox
 	activity  *activity      // records uses of sandboxes
-	clients   *fileClients   // open file clients of sandboxes
+	clients   *fileClients   // clients that access files in sandboxes
 	admission *admission     // decides whether the host has room
-	hidden    *idSet         // ids that are in use but not in the store
+	hidden    *idSet         // ids of sandboxes and captures in use that are not in the store
 	specs     *specs         // builds specs for the runtime
 	runtime   standInRuntime // creates and destroys stand-ins
 	dirs      dirs           // paths and files in the data directory

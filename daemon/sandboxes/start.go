@@ -28,9 +28,9 @@ type processes struct {
 	runtime    starter                    // creates, restores and destroys sandboxes
 	randomness caisson.RandomnessReporter // finds programs with shared random state; nil: they are not known
 	specs      *specs                     // builds specs for the runtime
-	network    network                    // specs of wires, and budgets
+	network    network                    // configures wires and creates budgets
 	writers    *writers                   // records which processes changed files
-	clients    *fileClients               // open file clients of sandboxes
+	clients    *fileClients               // clients that access files in sandboxes
 
 	leftovers *idSet       // sandboxes that could not be stopped, or whose resources could not be freed
 	checkHost func() error // CheckHost of [HostConfig]; may be nil

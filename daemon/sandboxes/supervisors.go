@@ -27,9 +27,9 @@ type supervisors struct {
 		execer
 		doneReporter
 	}
-	states     states           // stored records of sandboxes
-	programs   caisson.Programs // sets of programs that this daemon supports
-	background *background.Group
+	states     states            // stored records of sandboxes
+	programs   caisson.Programs  // sets of programs that this daemon supports
+	background *background.Group // background goroutines of the core
 	log        *slog.Logger
 	applying   keylock.Locks // locks by sandbox; held while services are sent to its supervisor
 
@@ -215,7 +215,7 @@ func (f *follower) run(ctx context.Context) {
 		select {
 		case <-done:
 			f.handle.cancel()
-		case <-ctx.Done(): // ctx is cancelled by forget, if not before
+		case <-ctx.Done(): // forget cancels ctx, if nothing else did before
 		}
 	}()
 	for pause := followPause; ; pause = min(2*pause, maxFollowPause) {
@@ -294,7 +294,7 @@ func (f *follower) observe(ctx context.Context, list []service.Condition) {
 	}
 }
 
-// exitReason returns a description of how a service has ended. It contains no text from the sandbox, because events must not.
+// exitReason returns a description of how a service has ended. It contains no text from the sandbox: events must not have any.
 func exitReason(c *service.Condition) string {
 	switch {
 	case c.Exit == nil:

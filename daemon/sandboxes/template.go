@@ -22,12 +22,12 @@ type Templates struct {
 	accounts caisson.AccountStore // accounts with their host uids
 	driver   Images               // pulls and unpacks images
 	images   *ImageService        // finds and pulls images
-	network  network              // specs of wires, and budgets
+	network  network              // configures wires and creates budgets
 	events   caisson.Publisher
 	pools    *pools   // manages pools of sandboxes
 	builder  *builder // runs set-up steps
-	// builds contains the locks account/name, held while a template is built, and account//key, acquired after it and held while
-	// the steps with that build key run.
+	// builds contains two kinds of locks: account/name is held during the build of a template, and account//key, acquired after
+	// it, while the set-up steps with this build key run.
 	builds keylock.Locks
 }
 

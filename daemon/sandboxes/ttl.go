@@ -24,9 +24,9 @@ func setDeadlines(sb *caisson.Sandbox) {
 
 // deadlines holds a timer for the next step of each sandbox.
 type deadlines struct {
-	activity   *activity // records uses of sandboxes
-	background *background.Group
-	due        chan caisson.ID // sandboxes whose timers have fired
+	activity   *activity         // records uses of sandboxes
+	background *background.Group // background goroutines of the core
+	due        chan caisson.ID   // sandboxes whose timers have fired
 
 	mu     sync.Mutex
 	timers map[caisson.ID]*time.Timer // guarded by mu

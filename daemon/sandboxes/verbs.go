@@ -25,7 +25,7 @@ type verbs struct {
 	admission *admission       // decides whether the host has room
 	processes *processes       // starts and kills processes of sandboxes
 	freezer   *freezer         // freezes and thaws sandboxes
-	clients   *fileClients     // open file clients of sandboxes
+	clients   *fileClients     // clients that access files in sandboxes
 	watches   *watches         // monitors running sandboxes
 	dirs      dirs             // paths and files in the data directory
 	programs  caisson.Programs // sets of programs that this daemon supports

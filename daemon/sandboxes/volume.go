@@ -39,7 +39,7 @@ func (w *workspaces) attachVolume(ctx context.Context, sb *caisson.Sandbox, req 
 	defer func(began time.Time) { timing.RecordTime(ctx, "workspace", began) }(time.Now())
 	v, err := w.volumes.Attach(ctx, sb.Account, req.Source, sb.ID)
 	if e, ok := errors.AsType[*caisson.Error](err); ok && e.Kind != caisson.Internal {
-		// The field names the volume, because e may name another field of the request, such as the snapshot of a fork.
+		// The new error has the volume's field, because e may have another field of the request, such as a fork's snapshot.
 		return &caisson.Error{Kind: e.Kind, Field: "workspace.source", Msg: e.Msg, Err: e.Err}
 	}
 	if err != nil {

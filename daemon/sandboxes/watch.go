@@ -21,7 +21,7 @@ type watches struct {
 	processes  *processes          // starts and kills processes of sandboxes
 	logs       *logs               // logs of commands
 	services   *supervisors        // follows the services of sandboxes
-	background *background.Group
+	background *background.Group   // background goroutines of the core
 	log        *slog.Logger
 
 	mu    sync.Mutex

@@ -13,7 +13,7 @@ type wireChanges struct {
 	finder   finder    // finds sandboxes of the caller's account
 	states   states    // stored records of sandboxes
 	locks    *locks    // one lock for each sandbox
-	network  network   // specs of wires, and budgets
+	network  network   // configures wires and creates budgets
 	activity *activity // records uses of sandboxes
 	log      *slog.Logger
 }
@@ -62,8 +62,8 @@ func (w *wireChanges) change(ctx context.Context, ref string, set setFields) (*c
 	if err == nil || caisson.KindOf(err) == caisson.NotFound { // A sandbox that has lost its wire has no network access.
 		return changed, nil
 	}
-	// After the error, the wire may have the old or the new configuration. The old fields are restored, so that nothing remains
-	// of a change that was reported as failed: no run is charged for it, and no policy is in force.
+	// After the error, the wire may have the old or the new configuration. The old fields are restored, so that a change that was
+	// reported as failed has no effect: no model call is charged to the new run, and the new policy is not in force.
 	clean := context.WithoutCancel(ctx)
 	back, uerr := w.states.update(clean, sb.ID, func(s *caisson.Sandbox) error {
 		undo(s)
@@ -110,7 +110,7 @@ func (n network) checkAssignment(ctx context.Context, a *caisson.Assignment) err
 	return n.check(ctx, "assigned.", nil, a.Models)
 }
 
-// runGuest returns the wire's guest record of a sandbox that serves a run.
+// runGuest returns the [caisson.Guest] by which the wire process identifies a sandbox that serves a run.
 func runGuest(sb *caisson.Sandbox, a *caisson.Assignment) caisson.Guest {
 	lineage := make([]string, len(a.Lineage))
 	for i, id := range a.Lineage {

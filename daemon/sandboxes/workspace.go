@@ -63,7 +63,7 @@ func defaultTarget(req *caisson.WorkspaceRequest, mounts []caisson.Mount) error 
 	return validateMounts("workspace.target", append(slices.Clone(mounts), caisson.Mount{Target: req.Target}))
 }
 
-// addDirectMount adds a workspace of kind direct, which has no gate, to the mounts and their handles.
+// addDirectMount adds a workspace of kind direct, whose changes are not reviewed, to mounts, and its directory to handles.
 func addDirectMount(req *caisson.WorkspaceRequest, mounts []caisson.Mount, handles []caisson.Handle) ([]caisson.Mount, []caisson.Handle) {
 	if req == nil || req.Kind != caisson.WorkspaceDirect {
 		return mounts, handles

@@ -43,7 +43,7 @@ func (w *writers) query(ctx context.Context, sb *caisson.Sandbox) (*caisson.Writ
 	if w.runtime == nil || sb.Spec.Workspace == "" {
 		return nil, nil
 	}
-	// The running sandbox is queried before the writersFile is read: if it is stopped in between, the file contains its records.
+	// The sandbox is queried before the writersFile is read: if the sandbox is stopped in between, the file contains its records.
 	now, err := w.runtime.Writers(ctx, sb.ID, sb.Spec.WorkspaceAt)
 	if k := caisson.KindOf(err); err != nil && k != caisson.NotFound && k != caisson.Conflict {
 		return nil, err

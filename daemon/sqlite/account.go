@@ -23,7 +23,7 @@ type accounts struct {
 	now    func() time.Time // Returns the time for CreatedAt.
 	get    *sql.Stmt
 	list   *sql.Stmt
-	getTx  *sql.Stmt // Like get, in transactions of the writer.
+	getTx  *sql.Stmt // Like get, in writing transactions.
 	next   *sql.Stmt // Returns the first uid for a new account.
 	insert *sql.Stmt
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// budgetStmts are the statements about budgets. The first group is prepared on the writer, for transactions; the second on the
-// reader.
+// budgetStmts are the statements about budgets. The first group is prepared on the connection that writes, the second on those
+// that only read.
 type budgetStmts struct {
 	get         *sql.Stmt // Returns a budget by its key.
 	period      *sql.Stmt // Returns the period of a budget of an account.
@@ -20,7 +20,7 @@ type budgetStmts struct {
 	addToSpent  *sql.Stmt // Adds to the used amount of a budget in a period.
 	put         *sql.Stmt // Inserts a budget, or changes its limits and period.
 	deleteSpent *sql.Stmt // Deletes the used amounts of a budget, of all periods.
-	losses      *sql.Stmt // Sums the amounts of a budget that were lost with journals since a time, see Close.
+	losses      *sql.Stmt // Sums the leases of a budget that were lost with journals since a time, see ledger.Close.
 	remove      *sql.Stmt // Deletes a budget.
 
 	read      *sql.Stmt // Returns a budget by its key.

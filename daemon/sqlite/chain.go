@@ -26,7 +26,7 @@ type storedEvent struct {
 	seq     int64 // Number of the event.
 	at      int64 // Time of the event in microseconds since 1970.
 	account string
-	subject string
+	subject string // ID or name of the object that the event is about.
 	doc     []byte // The event as a JSON document.
 	hash    []byte // Hash of the event in the chain, see chain.next.
 }

@@ -80,7 +80,7 @@ func dsn(path, mode string) string {
 			"cell_size_check(1)",
 			// Sorting may spill to memory, but never to a file in the shared directory /tmp.
 			"temp_store(MEMORY)",
-			// After a burst of writes the log is truncated to this size instead of keeping its greatest length.
+			// After a burst of writes the write-ahead log is truncated to this size instead of keeping its greatest length.
 			"journal_size_limit(8388608)",
 			// 1 MiB of cache per connection; the kernel caches the rest.
 			"cache_size(-1024)",
@@ -89,7 +89,7 @@ func dsn(path, mode string) string {
 	if mode == "ro" {
 		q.Set("_query_only", "1") // mode=ro protects the file. With query_only, a write by a reader is also an error.
 	}
-	// A URL is needed because a path may contain characters that start the parameters.
+	// The name must be a URL, because a path may contain characters, such as ?, that begin the parameters.
 	return (&url.URL{Scheme: "file", Path: path, RawQuery: q.Encode()}).String()
 }
 
@@ -156,7 +156,7 @@ func affected(res sql.Result, err error) (int64, error) {
 }
 
 // close waits for running operations and rejects later ones. The connections that read are closed first: the last connection that
-// is closed moves the log into the database, which a connection that reads is not permitted to do.
+// is closed moves the write-ahead log into the database, which a connection that reads is not permitted to do.
 func (d *db) close() error {
 	d.closed.Store(true)
 	return errors.Join(drain(d.reader, maxReaders), drain(d.writer, 1))

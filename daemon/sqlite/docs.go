@@ -173,7 +173,7 @@ type idTable[T any] struct {
 	docs[T]
 	notFoundFormat string                     // A format for the error if no object matches a reference, its argument.
 	get            *sql.Stmt                  // Finds an object. Arguments: reference, and account or NULL.
-	getTx          *sql.Stmt                  // Finds an object, on the writer. Arguments: ID, and account or NULL.
+	getTx          *sql.Stmt                  // Finds an object, in a writing transaction. Arguments: ID, and account or NULL.
 	scan           func(scanner) (row, error) // Reads a row of get or getTx.
 	position       pagePosition               // Finds the start of a page of list.
 	remove         *sql.Stmt                  // Deletes an object. Arguments: ID, and account or NULL. Nil if Delete is not used.

@@ -18,12 +18,12 @@ type events struct {
 	log     *slog.Logger
 	insert  *sql.Stmt // Inserts an event.
 	head    *sql.Stmt // Returns the head of the chain.
-	newest  *sql.Stmt // Returns the greatest number that an event ever had; on the writer.
+	newest  *sql.Stmt // Returns the greatest number that an event ever had; for writing transactions.
 	setHead *sql.Stmt // Stores the head of the chain.
 	all     *sql.Stmt // Returns events of all accounts.
 	account *sql.Stmt // Returns events of one account.
 	subject *sql.Stmt // Returns events of one subject of an account.
-	last    *sql.Stmt // Returns the greatest number that an event ever had; on the reader.
+	last    *sql.Stmt // Returns the greatest number that an event ever had; for connections that only read.
 	trim    trimStmts // The statements for trimming events.
 }
 

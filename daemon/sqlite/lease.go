@@ -88,7 +88,7 @@ func (l *ledger) Lease(ctx context.Context, journal caisson.ID, account, budget 
 			return err
 		}
 		if b.Account != account {
-			lease = caisson.Lease{Unlimited: true} // Leases that the journal holds remain, for calls of the budget's account.
+			lease = caisson.Lease{Unlimited: true} // The budget limits only calls of b.Account.
 			return errNotGranted
 		}
 		lease, err = l.grant(ctx, tx, journal, b, need, want, now)

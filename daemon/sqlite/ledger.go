@@ -20,14 +20,14 @@ type ledger struct {
 	db  *db
 	now func() time.Time // Returns the current time.
 
-	journal       *sql.Stmt    // Returns the offset of a journal and whether it is closed; for transactions of the writer.
-	offset        *sql.Stmt    // Like journal, on the reader.
+	journal       *sql.Stmt    // Returns the offset of a journal and whether it is closed; for writing transactions.
+	offset        *sql.Stmt    // Like journal, for connections that only read.
 	open          *sql.Stmt    // Returns the journals that are not closed.
 	insertJournal *sql.Stmt    // Inserts a journal unless it exists.
 	advance       *sql.Stmt    // Sets the offset of a journal.
 	closeJournal  *sql.Stmt    // Closes a journal.
 	call          *sql.Stmt    // Inserts a call unless it exists.
-	receipt       *sql.Stmt    // Inserts the source and reference of a call.
+	receipt       *sql.Stmt    // Inserts the charge for a call, by its source and reference.
 	lineage       *sql.Stmt    // Inserts an ancestor of a run.
 	sum           *sql.Stmt    // Adds the values of calls to a row of the table usage.
 	position      pagePosition // Finds the start of a page of Calls.
@@ -134,7 +134,7 @@ type batch struct {
 	tx            *sql.Tx                       // The transaction of the batch.
 	journal       caisson.ID                    // The journal that contains the calls.
 	call          *sql.Stmt                     // Inserts a call; ledger.call in tx.
-	receipt       *sql.Stmt                     // Inserts the source and reference of a call; ledger.receipt in tx.
+	receipt       *sql.Stmt                     // Inserts the charge for a call; ledger.receipt in tx.
 	budgets       map[budgetKey]*sql.NullString // Periods of budgets that were read; not valid if the budget does not exist.
 	shares        map[periodKey]*budgetShare    // Amounts of the calls by budget and period; finish stores them.
 	sums          map[sumKey]*caisson.UsageRow  // Sums of the calls by row of the table usage; finish stores them.
@@ -175,7 +175,7 @@ type sumKey struct {
 	run     string
 	session string
 	agent   string
-	user    string
+	user    string // The person for whom the run is made, see [caisson.Guest].
 	model   string
 }
 

@@ -11,7 +11,7 @@ import (
 
 // priceStmts are the statements about imported prices.
 type priceStmts struct {
-	clear *sql.Stmt // Deletes the prices of a source.
+	clear *sql.Stmt // Deletes the prices imported from a source.
 	put   *sql.Stmt // Inserts or replaces a price.
 	// find returns one price of a model of a provider. A price listed for "provider/model" precedes one for "model", a price from
 	// that provider one from another, and a newer price an older one.

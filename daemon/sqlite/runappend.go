@@ -15,7 +15,7 @@ import (
 // maxAppendBatch is the maximum number of groups of events that one transaction stores.
 const maxAppendBatch = 256
 
-// appender queues the groups of events that are appended while the writer is busy, and commits them in one transaction: each
+// appender queues the groups of events that are appended during a commit, and then commits them in one transaction: each
 // transaction costs a sync, and many agents produce events concurrently.
 type appender struct {
 	commit func([]*appendRequest) error // Stores a batch of groups in one transaction; runs.appendAll.

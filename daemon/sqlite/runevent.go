@@ -9,19 +9,19 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// runEventStmts are the statements about events of runs. The first group is prepared on the writer, for transactions; the second
-// on the reader.
+// runEventStmts are the statements about events of runs. The first group is prepared on the connection that writes, the second on
+// those that only read.
 type runEventStmts struct {
 	newest *sql.Stmt // Returns the number of the last event of a run.
 	insert *sql.Stmt // Inserts an event.
 
-	find  *sql.Stmt // Returns seq of a run in a scope.
+	find  *sql.Stmt // Returns the row number (seq) of a run in a scope.
 	after *sql.Stmt // Returns the events of a run after a number.
 	last  *sql.Stmt // Returns the number of the last event of a run.
 }
 
-// runLast returns seq of a run and the number of its last event, or 0 if the run has no event. runEventsAfter returns the events
-// of a run whose numbers are greater than a number.
+// runLast returns the row number of a run and the number of its last event, or 0 if it has none. runEventsAfter returns the
+// events of a run whose numbers are greater than a number.
 const (
 	runLast        = `SELECT seq, coalesce((SELECT max(e.seq) FROM run_event AS e WHERE e.run = run.seq), 0) FROM run WHERE id = ?`
 	runEventsAfter = `SELECT seq, doc FROM run_event WHERE run = ? AND seq > ? ORDER BY seq LIMIT ?`

@@ -15,8 +15,8 @@ const (
 	removeEventsBatch = 250 // maximum number of events that one transaction removes
 )
 
-// runRemovalStmts are the statements for removing runs, all on the writer. The position of a removed run in lists is recorded in
-// the table run_gone. The record is marked as cleared when the events of the run have been removed too.
+// runRemovalStmts are the statements for removing runs, for writing transactions. The position of a removed run in lists is
+// recorded in the table run_gone. The record is marked as cleared when the events of the run have been removed too.
 type runRemovalStmts struct {
 	find          *sql.Stmt // Returns a run by ID and account.
 	old           *sql.Stmt // Returns runs that ended before a time.

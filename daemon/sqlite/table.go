@@ -18,7 +18,7 @@ type table[T any] struct {
 	docs[T]
 	kind          objectKind[T]
 	lookup        lookup       // For reading without a transaction.
-	txLookup      lookup       // For transactions of the writer.
+	txLookup      lookup       // For writing transactions.
 	position      pagePosition // Finds the start of a page of List; not used if kind.byName.
 	remove        *sql.Stmt    // Deletes an object by seq.
 	recordRemoved *sql.Stmt    // Inserts the position of a deleted object; nil if kind.byName.

@@ -17,13 +17,13 @@ const insertGap = `INSERT INTO event_gap (first, last, hash, mac) VALUES (?, ?, 
 
 // trimStmts are the statements for trimming events.
 type trimStmts struct {
-	find      *sql.Stmt // Returns the first and the last number of the next batch of events to trim; on the reader.
+	find      *sql.Stmt // Returns the first and the last number of the next batch of events to trim; only reads.
 	old       *sql.Stmt // Returns the events to trim in a range of numbers.
 	hash      *sql.Stmt // Returns the hash of an event.
 	remove    *sql.Stmt // Deletes the events in a range of numbers.
-	gapBefore *sql.Stmt // Returns the gap whose last event has a number.
-	gapAfter  *sql.Stmt // Returns the gap whose first event has a number.
-	removeGap *sql.Stmt // Deletes the gap whose first event has a number.
+	gapBefore *sql.Stmt // Returns the gap whose last event has a given number.
+	gapAfter  *sql.Stmt // Returns the gap whose first event has a given number.
+	removeGap *sql.Stmt // Deletes the gap whose first event has a given number.
 	insertGap *sql.Stmt // Inserts a gap.
 }
 
@@ -48,7 +48,7 @@ func newTrimStmts(p *preparer) trimStmts {
 // the event would be removed together with the evidence of the change.
 func (s *events) Trim(ctx context.Context, before time.Time) (removed int64, err error) {
 	for {
-		// The reader searches for the events, because searching takes longer than removing.
+		// A read-only connection finds the events: this takes longer than removing them, and must not block other writes.
 		var from, to sql.NullInt64
 		if err := s.trim.find.QueryRowContext(ctx, before.UnixMicro(), trimBatch).Scan(&from, &to); err != nil {
 			return removed, s.db.explain(err)

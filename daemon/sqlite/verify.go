@@ -12,14 +12,14 @@ import (
 // chainWalk follows the chain of events from its start and compares it with the stored events and gaps.
 type chainWalk struct {
 	chain     chain // Computes the hashes of events.
-	gaps      []gap // The trimmed ranges of events that the walk has not passed, in order.
-	at        head  // Position: number and hash of the last event that the walk has passed, or that a passed gap ends with.
-	notedHead *head // The noted head that is compared with the chain; nil if there is none or the walk has passed it.
+	gaps      []gap // The gaps of trimmed events that are not checked yet, in order.
+	at        head  // Position: number and hash of the last event that was checked, or that belongs to a checked gap.
+	notedHead *head // A head that a user noted earlier, to be compared with the chain; nil if there is none, or afterwards.
 	first     int64 // Number of the first stored event; 0 before the walk has reached it.
-	count     int64 // Number of stored events that the walk has passed.
+	count     int64 // Number of stored events that were checked.
 }
 
-// step checks the stored event l and the trimmed ranges of events before it. It describes the first problem, or returns "".
+// step checks the stored event l and the gaps of trimmed events before l. It returns a description of the first problem, or "".
 func (w *chainWalk) step(l *storedEvent) (problem string) {
 	for len(w.gaps) > 0 && w.gaps[0].first <= l.seq {
 		if problem := w.skip(); problem != "" {
@@ -41,7 +41,7 @@ func (w *chainWalk) step(l *storedEvent) (problem string) {
 	return w.pass(l.seq, l.hash)
 }
 
-// skip checks the record of the next trimmed range of events. It describes the problem with it, or returns "".
+// skip checks the next gap of trimmed events. It returns a description of a problem with the gap, or "".
 func (w *chainWalk) skip() (problem string) {
 	g := w.gaps[0]
 	w.gaps = w.gaps[1:]
@@ -56,7 +56,7 @@ func (w *chainWalk) skip() (problem string) {
 	return w.pass(g.last, g.hash)
 }
 
-// compareWithHead passes the remaining gaps, and compares the position of the walk with h, the stored head. It returns a
+// compareWithHead checks the remaining gaps, and compares the position of the walk with h, the stored head. It returns a
 // description of the first problem, or "".
 func (w *chainWalk) compareWithHead(h head) (problem string) {
 	for len(w.gaps) > 0 {
@@ -77,8 +77,8 @@ func (w *chainWalk) compareWithHead(h head) (problem string) {
 	return ""
 }
 
-// pass moves the position to the event with the number seq, and compares its hash with the noted head if that has the same
-// number. It returns a description of a problem, or "".
+// pass moves the position to the event with the number seq and the given hash. If the noted head has the same number, it compares
+// the hashes. It returns a description of a problem, or "".
 func (w *chainWalk) pass(seq int64, hash []byte) (problem string) {
 	w.at.seq, w.at.hash = seq, hash
 	if w.notedHead != nil && w.notedHead.seq == seq {
@@ -98,8 +98,8 @@ func missing(first, last int64) string {
 	return fmt.Sprintf("the events %d to %d are missing", first, last)
 }
 
-// Verify implements [caisson.EventStore]. It reads one state of the database and does not block writers. noted is a head noted
-// earlier, or "".
+// Verify implements [caisson.EventStore]. It reads one state of the database and does not block writers. noted is a head that
+// a user noted earlier, or "".
 func (s *events) Verify(ctx context.Context, noted string) (*caisson.AuditReport, error) {
 	w := &chainWalk{chain: s.chain, at: head{hash: rootHash()}}
 	if noted != "" {
