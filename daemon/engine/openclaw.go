@@ -132,7 +132,7 @@ func (openClaw) Check(ctx context.Context, a *caisson.Agent, in runs.Inspection)
 	return list, nil
 }
 
-// maxSkillFile is the maximum size in bytes of a file that is checked.
+// maxSkillFile is the maximum size in bytes of a file of a skill that is checked; larger files are ignored.
 const maxSkillFile = 256 << 10
 
 // skillFS returns the regular files below the directory base of a tar archive, except those that are larger than maxSkillFile.

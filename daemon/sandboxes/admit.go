@@ -255,7 +255,7 @@ func hostTasks() (used, most int, err error) {
 func checkpointMemory(dir string) caisson.Size {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return 0 // The restore from the checkpoint reports the error.
+		return 0 // not reported here, because the restore of the checkpoint will fail, too
 	}
 	var n caisson.Size
 	for _, e := range entries {

@@ -168,7 +168,7 @@ func stateAfterCrash(was caisson.State, running, paused, files bool) (to caisson
 			return caisson.Paused, ""
 		}
 	case caisson.Suspended, caisson.Suspending:
-		// The sandbox may not have been frozen yet; the caller freezes it.
+		// The suspension may have been interrupted before it froze the sandbox, so the caller freezes the sandbox.
 		if running {
 			return caisson.Suspended, ""
 		}

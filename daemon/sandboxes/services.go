@@ -50,7 +50,7 @@ func (s *ServiceService) statuses(ctx context.Context, sb *caisson.Sandbox) ([]c
 		return nil, err
 	}
 	for i := range list {
-		list[i].State = caisson.ServiceStarting // applies if the supervisor does not have the service yet
+		list[i].State = caisson.ServiceStarting // replaced below, unless the supervisor does not have the service yet
 		for _, c := range conditions {
 			if c.ID == list[i].ID {
 				list[i].ServiceCondition = c.ServiceCondition

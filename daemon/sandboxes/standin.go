@@ -37,7 +37,7 @@ type standIn struct {
 	runtime standInRuntime // creates and destroys stand-ins
 	dirs    dirs           // paths and files in the data directory
 	log     *slog.Logger
-	hidden  *idSet          // contains id until the stand-in is removed
+	hidden  *idSet          // ids in use that are not in the store; id is among them until the stand-in is removed
 	ctx     context.Context // context with which the stand-in is removed
 	removed sync.Once       // ensures that the stand-in is removed only once
 }

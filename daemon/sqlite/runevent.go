@@ -16,7 +16,7 @@ type runEventStmts struct {
 	insert *sql.Stmt // Inserts an event.
 
 	find  *sql.Stmt // Returns the row number (seq) of a run in a scope.
-	after *sql.Stmt // Returns the events of a run after a number.
+	after *sql.Stmt // Returns the events of a run whose numbers are greater than a given one.
 	last  *sql.Stmt // Returns the number of the last event of a run.
 }
 
