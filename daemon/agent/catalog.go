@@ -27,7 +27,7 @@ type Config struct {
 	EnsureAccount func(ctx context.Context, account string) error
 	// CheckPolicy returns an error for policies that cannot be compiled or that the caller is not allowed to use.
 	CheckPolicy func(ctx context.Context, field string, p caisson.Policy) error
-	// MaxLimits are the highest limits of agents that are stored over a token; zero fields mean those of
+	// MaxLimits are the highest limits of agents that callers with a token store; zero fields mean those of
 	// [caisson.DefaultAgentLimits].
 	MaxLimits caisson.AgentLimits
 	Log       *slog.Logger
@@ -68,7 +68,7 @@ func (c *Catalog) ListAgents(ctx context.Context) ([]*caisson.Agent, error) {
 			return nil, err
 		}
 		for _, a := range page {
-			if !seen[a.ID] { // an agent of the account is hidden by a shared agent with the same id, as in GetAgent
+			if !seen[a.ID] { // an agent for all accounts hides the account's agent with the same id, as in GetAgent
 				list = append(list, a)
 			}
 			f.After = caisson.ID(a.ID)
@@ -96,7 +96,7 @@ func (c *Catalog) GetAgent(ctx context.Context, id string) (*caisson.Agent, erro
 }
 
 // suggestion returns the text that follows the unknown agent id in an error message: ", did you mean ID?" if the id is the
-// beginning of a shared agent's id, such as claude for claude-code, and otherwise a semicolon.
+// beginning of the id of an agent for all accounts, such as claude for claude-code, and otherwise a semicolon.
 func (c *Catalog) suggestion(id string) string {
 	for _, a := range c.shared() {
 		if strings.HasPrefix(a.ID, id+"-") {

@@ -16,8 +16,8 @@ var eventPaths = []string{
 	"usage.calls", "usage.input", "usage.output", "usage.cacheRead", "usage.cacheWrite", "usage.cost",
 }
 
-// eventConditions contains the keys of Agent.Events whose value is a list of conditions. A condition has no effect on its own:
-// at least one of the keys in the list beside it must be set, too.
+// eventConditions maps each key of Agent.Events whose value is a list of conditions to other keys, of which at least one must be
+// set, too, because conditions have no effect on their own.
 var eventConditions = map[string][]string{
 	"text.when": {"text"}, "final.when": {"final"}, "error.when": {"error"}, "tool.when": {"tool"}, "result.when": {"result"},
 	"result.failed": {"result"}, "usage.when": eventPaths[slices.Index(eventPaths, "usage.calls"):],

@@ -14,7 +14,7 @@ import (
 // the prompt's file, when it starts the program.
 const promptPlaceholder = "{prompt}"
 
-// placeholderNames are the valid placeholders of commands.
+// placeholderNames are the names of the valid placeholders: NAME in braces stands for a value in a command.
 var placeholderNames = []string{"model", "persona", "prompt", "session", "workspace"}
 
 // Fill replaces the placeholders in a command, each argument separately, so that no value becomes two arguments or part of

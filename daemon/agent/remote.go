@@ -8,10 +8,10 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// maxStepTime is the longest timeout of a setup step in an agent that is stored over a token.
+// maxStepTime is the longest timeout of a setup step in an agent that a caller with a token stores.
 const maxStepTime = 30 * time.Minute
 
-// checkRemote checks the restrictions on agents that are stored over a token. It returns joined Denied errors.
+// checkRemote checks the restrictions on agents that callers with a token store. It returns joined Denied errors.
 func (c *Catalog) checkRemote(a *caisson.Agent) error {
 	var faults []error
 	deny := func(field, format string, args ...any) {

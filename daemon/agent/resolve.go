@@ -18,7 +18,7 @@ const mainPersona = "main"
 // NoModels, as the only entry of an agent's list of models, means that the agent calls no models.
 const NoModels = "-"
 
-// sessionForm is the format of session keys.
+// sessionForm is the format of the names of sessions in requests.
 var sessionForm = regexp.MustCompile(`^[A-Za-z0-9._:-]{0,512}$`)
 
 // DefaultWorkdir is the workspace of an agent that specifies none.
@@ -38,7 +38,7 @@ type Settings struct {
 	Model   string              // alias of the model of the run; "" for an agent that calls no model
 	API     string              // API with which Model must be called; the agent's first API if the model supports all of them
 	Models  []string            // aliases of the models that the run may use, with Model first
-	Gateway caisson.GatewayUse  // use of the model gateway
+	Gateway caisson.GatewayUse  // rates of model calls, and features of model APIs, that the run may use
 	Policy  caisson.Policy      // egress policy of the sandbox
 	Env     map[string]string   // environment of the program, including the variables that every agent has
 	Workdir string              // path of the workspace in the sandbox
@@ -49,8 +49,8 @@ type Settings struct {
 }
 
 // Resolve returns the settings of a run. A value of the request takes precedence over that of the agent, and a value of the
-// agent over the default. Over a token a request may only narrow limits, and the limits of an account's own agent are capped at
-// the defaults. It returns joined Invalid errors with the fields of the request; a wider limit over a token is Denied.
+// agent over the default. The request of a caller with a token may only narrow limits: a wider one is Denied. The limits of an
+// account's own agent are then capped at the defaults. It returns joined Invalid errors with the fields of the request.
 func Resolve(a *caisson.Agent, req caisson.RunRequest, d Defaults, caller caisson.Caller) (*Settings, error) {
 	s := &Settings{Policy: a.Policy, Workdir: cmp.Or(a.Workdir, DefaultWorkdir)}
 	if req.Policy != nil {
@@ -65,7 +65,7 @@ func Resolve(a *caisson.Agent, req caisson.RunRequest, d Defaults, caller caisso
 	if req.Policy != nil {
 		c.policy("policy", *req.Policy)
 	}
-	c.toolRule(a) // earlier builds stored agents with tool rules that are not enforced
+	c.toolRule(a) // earlier builds stored agents whose lists of allowed and denied tools are not enforced
 	if s.Persona = c.persona(a, req.Persona); s.Persona != nil {
 		c.personaTools("persona", a, s.Persona)
 	}
@@ -107,7 +107,7 @@ func Resolve(a *caisson.Agent, req caisson.RunRequest, d Defaults, caller caisso
 // more.
 func Check(a *caisson.Agent, limits caisson.AgentLimits, models []string, d Defaults, caller caisson.Caller) ([]string, error) {
 	c, s := &checker{}, &Settings{}
-	c.toolRule(a) // earlier builds stored agents with tool rules that are not enforced
+	c.toolRule(a) // earlier builds stored agents whose lists of allowed and denied tools are not enforced
 	if len(models) > 0 {
 		c.model(a, models[0], d, s)
 	}
@@ -120,9 +120,9 @@ func Check(a *caisson.Agent, limits caisson.AgentLimits, models []string, d Defa
 	return slices.DeleteFunc(slices.Clone(models), func(m string) bool { return !slices.Contains(s.Models, m) }), nil
 }
 
-// gateway sets s.Gateway, the use of the model gateway by a run. Its rates are the lower ones of agent and request, and its
-// features are those of the agent and those that the request allows in addition. Over a token a request may allow only features
-// that the agent allows.
+// gateway sets s.Gateway: the maximum rates of a run's model calls, which are the lower ones of agent and request, and the
+// features of model APIs that the run may use, which are those that the agent or the request allows. The request of a
+// caller with a token may allow only features that the agent allows.
 func (c *checker) gateway(a *caisson.Agent, asked *caisson.GatewayUse, caller caisson.Caller, s *Settings) {
 	s.Gateway = a.Gateway
 	if asked == nil {
@@ -146,7 +146,7 @@ func (c *checker) gateway(a *caisson.Agent, asked *caisson.GatewayUse, caller ca
 	}
 }
 
-// lowerRate returns the lower one of two rates. A rate of 0 means no limit.
+// lowerRate returns the lower one of two maximum rates of model calls. A rate of 0 means no limit.
 func lowerRate(a, b int64) int64 {
 	if a == 0 || b == 0 {
 		return max(a, b)
@@ -154,8 +154,8 @@ func lowerRate(a, b int64) int64 {
 	return min(a, b)
 }
 
-// defaultRunLimits returns the limits of a run whose request sets none. They are also the widest limits that a request over a
-// token can set.
+// defaultRunLimits returns the limits of a run whose request sets none. They are also the widest limits that the
+// request of a caller with a token can set.
 func defaultRunLimits(a *caisson.Agent, d Defaults, caller caisson.Caller) caisson.AgentLimits {
 	own := a.Limits
 	if a.Account != "" && !caller.MayUseHost() {

@@ -156,15 +156,15 @@ func (c *checker) prompt(a *caisson.Agent, placed bool) {
 	}
 }
 
-// The program of the built-in agent, which is task.ProgramPath of package guest/task, and its first argument, which selects what
-// the program does. With the argument code, it reads the agent's tool rule from its environment, unless a flag overrides the
-// rule. With another argument it starts other programs.
+// The program of the coder, which is task.ProgramPath of package guest/task, and its first argument, which selects what
+// the program does. With the argument code, it reads which tools are allowed and denied from its environment, unless a flag
+// overrides that. With another argument it starts other programs.
 const (
 	builtInProgram = "/.caisson/agent" // path of the program in a sandbox
 	builtInRole    = "code"            // first argument of the program
 )
 
-// toolRule adds an error for a tool rule that would not be enforced.
+// toolRule adds an error if the agent's lists of allowed and denied tools would not be enforced.
 func (c *checker) toolRule(a *caisson.Agent) {
 	rules := map[string][]string{"allow": a.Tools.Allow, "deny": a.Tools.Deny}
 	switch starts := a.Driver == caisson.DriverExec || a.Driver == caisson.DriverJSONL; {
@@ -182,7 +182,7 @@ func (c *checker) toolRule(a *caisson.Agent) {
 	}
 }
 
-// personaTools adds an error for a tool rule of a persona that would not be enforced.
+// personaTools adds an error if a persona's list of denied tools would not be enforced.
 func (c *checker) personaTools(field string, a *caisson.Agent, p *caisson.Persona) {
 	if len(p.Deny) > 0 && a.Driver != caisson.DriverOpenClaw {
 		c.addf(field, "cannot be enforced: only driver openclaw limits the tools of individual personas, driver %s does not; "+

@@ -23,8 +23,8 @@ type GatewaySettings struct {
 	// is the name of a secret, in the same form as RunTokenKeys, with the token for that API.
 	RemoteAPI   string `yaml:"remoteAPI" json:"remoteAPI"`
 	RemoteToken string `yaml:"remoteToken" json:"remoteToken"` // name of a secret; see RemoteAPI
-	// RunTokenKeys are the names of one or two secrets that contain keys of run tokens: env:VARIABLE for an environment
-	// variable, otherwise a credential of the account local. The first key signs run tokens, and all keys verify them.
+	// RunTokenKeys are the names of one or two secrets that contain keys of run tokens, which authenticate gateway runs:
+	// env:VARIABLE, or the name of a credential of the account local. The first key signs run tokens, and all keys verify them.
 	RunTokenKeys []string `yaml:"runTokenKeys" json:"runTokenKeys"`
 }
 

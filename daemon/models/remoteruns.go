@@ -96,7 +96,7 @@ func (r *RemoteRuns) register(ctx context.Context, id caisson.ID, spec caisson.W
 		}
 	}
 	if err != nil {
-		x.desired, x.registeredAt = old, time.Time{} // sent again: the gateway may have received the new one
+		x.desired, x.registeredAt = old, time.Time{} // old is sent again, because the gateway may have received run
 		r.trigger()
 	}
 	switch kind := caisson.KindOf(err); {

@@ -103,11 +103,11 @@ func (s *Settings) compute(ctx context.Context) (*caisson.GatewayConfig, error) 
 	return cfg, nil
 }
 
-// minRunKey is the minimum length of a key of run tokens, in bytes.
+// minRunKey is the minimum length in bytes of a key that signs run tokens, which authenticate gateway runs.
 const minRunKey = 32
 
 // CheckRunKey returns an Invalid error if value is too short for a key of run tokens and is the new value of a credential that
-// contains such a key: of a credential of the local account whose name is one of keys, the names in the configuration.
+// contains such a key: one of the local account whose name is in keys, the names in [GatewaySettings.RunTokenKeys].
 func CheckRunKey(keys []string, account, name string, value caisson.Secret) error {
 	if account == caisson.LocalAccount && slices.Contains(keys, name) && len(value.Reveal()) < minRunKey {
 		return caisson.Invalidf("value", "gateway.runTokenKeys of the configuration names %s, and a key of run tokens has at least %d bytes; make one with: openssl rand -hex 32", name, minRunKey)
@@ -163,7 +163,7 @@ func (s *Settings) addWarmModel(cfg *caisson.GatewayConfig) {
 // CredentialWatcher refreshes the settings of the wire process when a credential that they use changes.
 type CredentialWatcher struct {
 	Providers func() []caisson.Provider // returns the providers of the current offer
-	RunKeys   []string                  // names of the keys of run tokens; see GatewaySettings.RunTokenKeys
+	RunKeys   []string                  // names of secrets with keys of run tokens; see GatewaySettings.RunTokenKeys
 	Wire      WireProcess               // informs the wire process of changes
 	Log       *slog.Logger
 }

@@ -70,7 +70,7 @@ func (w *Wires) Detach(ctx context.Context, id caisson.ID) error {
 	return w.IngestCalls(ctx)
 }
 
-// Owners finds the accounts of guests, also of sandboxes that were removed recently.
+// Owners finds the accounts of sandboxes and gateway runs, also of sandboxes that were removed recently.
 type Owners struct {
 	store caisson.Store
 

@@ -134,8 +134,8 @@ func (x *attempt) volumeRef() string {
 	return string(x.box.volume)
 }
 
-// env returns the environment of the agent's program. The API keys in it are placeholders: the gateway identifies the caller by
-// its wire.
+// env returns the environment of the agent's program. The API keys in it are not valid anywhere: the gateway identifies the
+// sandbox by its wire.
 func (x *attempt) env(deadline time.Time) map[string]string {
 	env := map[string]string{
 		"OPENAI_BASE_URL": gatewayURL + "/v1", "OPENAI_API_KEY": "caisson", "ANTHROPIC_BASE_URL": gatewayURL, "ANTHROPIC_API_KEY": "caisson",
@@ -148,7 +148,7 @@ func (x *attempt) env(deadline time.Time) map[string]string {
 	if x.box.repo != nil {
 		env["CAISSON_REPO_URL"], env["CAISSON_REPO_BRANCH"], env["CAISSON_REPO_BASE"] = x.box.repo.URL, x.box.repo.Branch, x.box.repo.Start
 	}
-	// These variables contain the agent's tool rule, for programs that cannot be configured in another way.
+	// These variables contain the tools that the agent allows and denies, for programs that cannot be configured in another way.
 	for name, tools := range map[string][]string{"CAISSON_TOOLS_ALLOW": x.agent.Tools.Allow, "CAISSON_TOOLS_DENY": x.agent.Tools.Deny} {
 		if len(tools) > 0 {
 			env[name] = strings.Join(tools, ",")

@@ -51,7 +51,7 @@ func (c *cleaner) cleanUp(ctx context.Context, x *attempt, final bool) {
 		}
 	}
 	if !c.background.Start(work) {
-		work(ctx) // The daemon is stopping, and waits for this attempt.
+		work(ctx) // The daemon is stopping and starts no work in the background, but waits for this goroutine.
 	}
 }
 

@@ -31,7 +31,7 @@ type liveAttempt struct {
 	done   chan struct{}           // closed when the attempt has ended, its result is stored, and its queue slot is free
 }
 
-// newLive returns a live without attempts.
+// newLive returns a [live] that contains no attempts yet.
 func newLive() *live {
 	return &live{attempts: map[caisson.ID]*liveAttempt{}, cleanups: map[caisson.ID]chan struct{}{}}
 }

@@ -195,7 +195,7 @@ func (v *recovery) reconcileSessions(ctx context.Context) error {
 		r.Session = s.ID
 		var box *caisson.Sandbox
 		if r.Sandbox != "" { // the daemon may have stopped before it stored the sandbox in the session
-			box, err = v.sandboxes.Get(ctx, caisson.In(s.Account), string(r.Sandbox)) // includes the volume of the sandbox
+			box, err = v.sandboxes.Get(ctx, caisson.In(s.Account), string(r.Sandbox)) // release needs the sandbox's volume, too
 			if err != nil && caisson.KindOf(err) != caisson.NotFound {
 				return err
 			}

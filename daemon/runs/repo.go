@@ -40,7 +40,7 @@ func (v *deliverer) deliver(ctx context.Context, x *attempt, failed *caisson.Run
 		x.undelivered(ctx, "what the agent has done could not be taken from its sandbox", err)
 	case d != nil:
 		x.result.Delivery = runDelivery(d, x.result.Delivery)
-		x.box.removable = x.box.removable || x.starting && !x.r.Request.Keep && x.r.Session == "" // the commits were fetched
+		x.box.removable = x.box.removable || x.starting && !x.r.Request.Keep && x.r.Session == "" // its commits are in the relay
 	case x.starting:
 		x.undelivered(ctx, "the daemon ended before what the agent had done was taken", errClosing)
 	}
@@ -137,8 +137,8 @@ func UpdateDelivery(ctx context.Context, store caisson.RunStore, log *slog.Logge
 	}
 }
 
-// update stores the present state of a delivery in the result of its run: the state may have changed between the end of await
-// and the time when the result was stored.
+// update stores the present state of a delivery in the result of its run: the state may have changed after
+// [deliverer.await] returned and before the result was stored.
 func (v *deliverer) update(ctx context.Context, x *attempt) {
 	if r := x.result.Delivery; r != nil && r.ID != "" && !r.State.Ended() {
 		if d, err := v.relay.Await(ctx, r.ID, 0); err == nil {

@@ -37,8 +37,8 @@ func (m *resumer) open(ctx context.Context, x *attempt) (ok bool, err error) {
 	err = m.activateAndAssign(ctx, x, s.Sandbox)
 	clean := context.WithoutCancel(ctx)
 	if err != nil && caisson.KindOf(err) == caisson.Internal && ctx.Err() == nil {
-		// The memory of the sandbox may be lost, but not its files. giveBack stops the sandbox, and the next call starts it
-		// with its files.
+		// The memory of the sandbox may be lost, but not its files. giveBack stops the sandbox, and the second
+		// call of activateAndAssign starts it with its files.
 		x.warn(ctx, "the session's sandbox did not wake; it goes on with its files", err)
 		m.giveBack(clean, x, s.Sandbox)
 		err = m.activateAndAssign(ctx, x, s.Sandbox)

@@ -26,7 +26,7 @@ type services struct {
 
 // startService starts an agent's service in a sandbox that has just been created or started again. The service keeps running
 // between runs, and is part of snapshots. It is not restarted if it ends: a run then fails (see drive), and the next run of the
-// session begins without the memory of the service.
+// session begins with a new process of the service.
 func (s *services) startService(ctx context.Context, box caisson.ID, a *caisson.Agent, models []caisson.Model) error {
 	if len(a.Service) == 0 {
 		return nil

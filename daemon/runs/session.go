@@ -207,7 +207,7 @@ func (c *sessions) pauseIdle(ctx context.Context, at time.Time) error {
 	})
 }
 
-// pauseOldest pauses the session in memory that has been idle for longest, and reports whether there was such a session.
+// pauseOldest pauses the session with a suspended sandbox that has been idle for longest, and reports whether it has paused one.
 func (c *sessions) pauseOldest(ctx context.Context) bool {
 	var oldest *caisson.Session
 	err := c.each(ctx, caisson.AllAccounts(), func(s *caisson.Session) error {

@@ -161,7 +161,7 @@ func (c *syncs) recordApplied(ctx context.Context, w *caisson.Workspace, host *o
 	}
 	_, err = c.store.Update(ctx, caisson.AllAccounts(), w.ID, func(w *caisson.Workspace) error {
 		if !w.SyncedAt.Before(receipt.At) {
-			return errUnchanged // stored earlier; w.Changes may include an undo of this sync, which was not completed
+			return errUnchanged // an earlier call has stored this; an undo that was not completed may have changed w.Changes since
 		}
 		w.SyncedAt, w.Changes = receipt.At, receipt.Waiting
 		if w.State == caisson.WorkspaceDetached && w.Changes == 0 {
@@ -212,7 +212,7 @@ func nodeHash(n gate.Node) string {
 	return overlay.HashOf(n.Type, n.Mode, n.Hash, "")
 }
 
-// removeSaved removes the files that a sync has replaced, and the file that describes the sync.
+// removeSaved removes the saved copies of the files that a sync has replaced, and the file that describes the sync.
 func (c *syncs) removeSaved(w, receipt caisson.ID) error {
 	dir := c.dir(w, savedDir, string(receipt))
 	for _, suffix := range []string{"", doneSuffix, pendingSuffix} { // pendingSuffix is last: recover looks for it

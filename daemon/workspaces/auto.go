@@ -48,8 +48,8 @@ func (c *Core) eachWorkspace(ctx context.Context, f func(*caisson.Workspace), st
 	return nil
 }
 
-// applyAll applies changes in all live workspaces of mode yolo. An error in one workspace does not affect the others. If commands
-// are configured, which take long, it does not wait until the changes are applied.
+// applyAll applies changes in all live workspaces of mode yolo. An error in one workspace does not affect the others. If
+// commands must check the changes, which takes long, it does not wait until the changes are applied.
 func (c *Core) applyAll(ctx context.Context) {
 	err := c.eachWorkspace(ctx, func(w *caisson.Workspace) {
 		if w.Mode != caisson.SyncYolo || ctx.Err() != nil {
@@ -77,7 +77,7 @@ func (c *Core) applyAll(ctx context.Context) {
 	}
 }
 
-// applyNow acquires a job slot and calls applyAuto, unless a command has failed a short time ago. The caller must hold the lock
+// applyNow acquires a job slot and calls applyAuto, unless a command has refused changes recently. The caller must hold the lock
 // of w but no job slot.
 func (c *Core) applyNow(ctx context.Context, w *caisson.Workspace) error {
 	if off, err := c.refusals.backingOff(w.ID, ""); err != nil || off {
@@ -128,7 +128,7 @@ func (c *Core) clean(ctx context.Context, at time.Time) {
 	}
 }
 
-// cleanOne removes a workspace that has been kept long enough, or else its old reviews and its unused copy.
+// cleanOne removes a workspace that has been kept long enough, or else its old reviews and the copy that its removed sandbox saw.
 func (c *Core) cleanOne(ctx context.Context, w *caisson.Workspace, at time.Time) error {
 	keep, last := time.Duration(c.cfg.Settings.Keep), w.EndedAt
 	if w.State == caisson.WorkspaceSettled {

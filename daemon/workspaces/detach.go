@@ -43,7 +43,7 @@ func (l *Layers) Capture(ctx context.Context, id caisson.ID, dir string) (err er
 }
 
 // Detach implements [caisson.WorkspaceLayers]. In mode yolo, it first applies the changes that may be applied automatically. If
-// commands are configured, which take long, it does not wait until the changes are applied.
+// commands must check the changes, which takes long, it does not wait until the changes are applied.
 func (l *Layers) Detach(ctx context.Context, id caisson.ID) error {
 	// The processes that changed files are saved before the store reports that the sandbox was removed.
 	if err := l.c.reviews.writers.save(ctx, id); err != nil && caisson.KindOf(err) != caisson.NotFound {

@@ -22,7 +22,7 @@ import (
 // Names in the directory of a workspace; see the package comment.
 const (
 	topDir       = "workspaces"   // directory of all workspaces, in the data directory
-	removalDir   = "removals"     // beside topDir; one file of counts for each host directory
+	removalDir   = "removals"     // counts of removed files: one file for each host directory; beside topDir
 	upperDir     = "layers/upper" // files that the sandbox has written
 	workDir      = "layers/work"  // working directory of overlayfs
 	maskDir      = "mask"         // layer of whiteouts for hidden files

@@ -40,7 +40,7 @@ func (c *layerFiles) scan(ctx context.Context, w *caisson.Workspace, show []stri
 	if err != nil {
 		return err
 	}
-	if len(show) > 0 { // a missing file means that there are no patterns
+	if len(show) > 0 { // a missing showFile means that there are no patterns
 		if err := durable.WriteJSON(c.dir(w.ID, showFile), show); err != nil {
 			return err
 		}

@@ -19,7 +19,7 @@ import (
 const (
 	checkRemoval = "removal"       // name of the check of removals in findings
 	removalFile  = "removals.json" // file in the directory of a workspace that only earlier versions wrote
-	// fewFiles is the number of files below which any number of a directory's files may be removed automatically.
+	// If the MaxFiles of a directory is less than fewFiles, automatic syncs may remove any number of its files.
 	fewFiles = 10
 )
 
@@ -30,7 +30,7 @@ type removalCount struct {
 	Removed  int64        // files that automatic syncs have removed since a person last removed files
 	Auto     bool         // automatic syncs have created or removed files since a person last removed files
 	MaxFiles int64        // maximum of Files plus Removed, since addWorkspace last reset it
-	Held     []caisson.ID // workspaces for which reportHeld has published an event
+	Held     []caisson.ID // workspaces with an event that an automatic sync has left removals out
 
 	known bool // the counts were read from disk; otherwise no removal is applied automatically
 }
@@ -106,7 +106,7 @@ func (c *removalCounts) mergeOld(w *caisson.Workspace) error {
 	err := c.update(w, func(had *removalCount) bool {
 		if !had.known {
 			if old.Files+old.Removed < fewFiles {
-				return false // the files may all have been created by syncs
+				return false // the counts stay unknown, because syncs may have created all files of the directory
 			}
 			had.Files = old.Files
 		}
@@ -146,7 +146,7 @@ func lostFiles(steps []gate.Step) (n int64) {
 	for _, step := range steps {
 		switch {
 		case !baseline.IsOwnFile(step.Path) || !isFile(step.Before):
-		case step.After.Type == "file" || step.Before.Type != "file" && isFile(step.After): // a symlink has no content
+		case step.After.Type == "file" || step.Before.Type != "file" && isFile(step.After): // replaced; symlinks have no content
 		case step.Before.Type == "file" && made[step.Before.Hash] > 0:
 			made[step.Before.Hash]--
 		default:

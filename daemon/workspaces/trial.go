@@ -29,14 +29,14 @@ const maxTrials = 2
 // A trial is a set of layers that show a directory as it would be after an apply. A trial is not a workspace: it is not in the
 // store, its changes are never reviewed, and its directory, beside those of workspaces, is removed with its sandbox.
 type trial struct {
-	w     *caisson.Workspace // has the fields that mount needs
+	w     *caisson.Workspace // is not in the store; has the fields that layerFiles.mount needs
 	taken bool               // a sandbox uses the trial; guarded by trials.mu
 }
 
 // trials contains the trials in progress.
 type trials struct {
 	directory
-	slots chan struct{} // a token for each trial that has a sandbox
+	slots chan struct{} // one element for each trial that has a sandbox
 
 	mu   sync.Mutex
 	byID map[caisson.ID]*trial // trials by id; guarded by mu

@@ -104,8 +104,8 @@ func (s *Setup) check() error {
 	return nil
 }
 
-// personaFault returns the reason why id is not a valid persona id, or "" if it is valid. The id becomes part of session keys
-// and paths.
+// personaFault returns the reason why id is not a valid persona id, or "" if it is valid. The id becomes part of paths
+// and of OpenClaw's keys of conversations.
 func personaFault(id string) string {
 	if id == "" || len(id) > 63 {
 		return "it must have 1 to 63 characters"

@@ -23,7 +23,7 @@ type ForkChanges struct {
 	Remove []string           // paths of files to remove
 	Files  []caisson.SeedFile // files to write
 	Port   int                // port of OpenClaw's gateway
-	Secret string             // token of OpenClaw's gateway; "" because the gateway has none
+	Secret string             // token of OpenClaw's gateway; "" because that gateway has none
 }
 
 // Fork returns the changes that the state of OpenClaw in a fork needs, so that no credential from before the fork is valid

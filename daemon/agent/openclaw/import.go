@@ -42,9 +42,9 @@ type ImportedSecret struct {
 	From  string // file and setting that contained it
 }
 
-// Import reads a directory like ~/.openclaw, which is the root of fsys. It does not follow symbolic links to files by name;
-// fsys itself must not allow access outside of the directory, as an [os.Root] does not. It executes nothing. Returns an Invalid
-// error if the configuration cannot be read.
+// Import reads a directory like ~/.openclaw, which is the root of fsys. It skips files that are symbolic links; fsys must
+// ensure that links in the paths of files do not lead out of the directory, as an [os.Root] does. It executes nothing. Returns an
+// Invalid error if the configuration cannot be read.
 func Import(fsys fs.FS) (*ImportResult, error) {
 	in := &importer{fsys: fsys, values: map[string]string{}, names: map[string]bool{}}
 	b, err := readFile(fsys, "openclaw.json", maxJSON5)

@@ -10,13 +10,13 @@ const dummyKey = "none-needed"
 type config struct {
 	Gateway   gateway        `json:"gateway"`
 	Update    update         `json:"update"`
-	Telemetry enabled        `json:"telemetry"` // always off
+	Telemetry enabled        `json:"telemetry"` // reports to OpenClaw's authors; always off
 	Discovery discovery      `json:"discovery"`
-	Plugins   enabled        `json:"plugins"`  // always off
-	Cron      enabled        `json:"cron"`     // always off
-	Browser   enabled        `json:"browser"`  // always off
-	ACP       enabled        `json:"acp"`      // always off
-	Commands  map[string]any `json:"commands"` // commands in a prompt; all are off
+	Plugins   enabled        `json:"plugins"`  // plugins; always off
+	Cron      enabled        `json:"cron"`     // scheduled tasks; always off
+	Browser   enabled        `json:"browser"`  // control of a browser; always off
+	ACP       enabled        `json:"acp"`      // Agent Client Protocol; always off
+	Commands  map[string]any `json:"commands"` // kinds of commands in a prompt; all are off
 	Logging   logging        `json:"logging"`
 	Env       shellEnv       `json:"env"`
 	Session   session        `json:"session"`
@@ -33,31 +33,31 @@ type enabled struct {
 
 // gateway is the section gateway of OpenClaw's configuration.
 type gateway struct {
-	Mode      string   `json:"mode"` // always "local"
+	Mode      string   `json:"mode"` // always "local": the gateway of OpenClaw runs on this machine
 	Port      int      `json:"port"` // port of OpenClaw's gateway
-	Bind      string   `json:"bind"` // always "loopback"
+	Bind      string   `json:"bind"` // interface that it listens on; always "loopback"
 	Auth      auth     `json:"auth"`
-	ControlUI enabled  `json:"controlUi"` // always off
-	Terminal  enabled  `json:"terminal"`  // always off
+	ControlUI enabled  `json:"controlUi"` // web interface; always off
+	Terminal  enabled  `json:"terminal"`  // access to a terminal; always off
 	HTTP      struct { // HTTP endpoints
 		Endpoints struct {
-			Chat enabled `json:"chatCompletions"` // always on
+			Chat enabled `json:"chatCompletions"` // API that accepts prompts; always on
 		} `json:"endpoints"`
 	} `json:"http"`
 	Reload struct { // reload of a changed configuration
-		Mode string `json:"mode"` // always "hybrid"
+		Mode string `json:"mode"` // always "hybrid": with a restart only if the change requires one
 	} `json:"reload"`
 }
 
 // auth is the section gateway.auth of OpenClaw's configuration.
 type auth struct {
-	Mode string `json:"mode"` // always "none"
+	Mode string `json:"mode"` // always "none": requests need no token
 }
 
 // update is the section update of OpenClaw's configuration.
 type update struct {
-	CheckOnStart bool    `json:"checkOnStart"` // always false
-	Auto         enabled `json:"auto"`         // always off
+	CheckOnStart bool    `json:"checkOnStart"` // whether a start looks for a new version; always false
+	Auto         enabled `json:"auto"`         // automatic updates; always off
 }
 
 // discovery is the section discovery of OpenClaw's configuration.
@@ -69,21 +69,21 @@ type discovery struct {
 
 // logging is the section logging of OpenClaw's configuration.
 type logging struct {
-	Level        string `json:"level"`        // always "warn"
-	ConsoleLevel string `json:"consoleLevel"` // always "warn"
+	Level        string `json:"level"`        // lowest level in the log file; always "warn"
+	ConsoleLevel string `json:"consoleLevel"` // lowest level on stdout and stderr; always "warn"
 	File         string `json:"file"`         // path of the log file
 }
 
 // shellEnv is the section env of OpenClaw's configuration.
 type shellEnv struct {
-	ShellEnv enabled `json:"shellEnv"` // always off
+	ShellEnv enabled `json:"shellEnv"` // variables that a login shell sets; always off
 }
 
 // session is the section session of OpenClaw's configuration. It disables the maintenance of old conversations, which would
 // otherwise start with the first prompt after a fork, when the clock has jumped.
 type session struct {
 	Maintenance struct { // maintenance of old conversations
-		Mode         string `json:"mode"`         // always "warn"
+		Mode         string `json:"mode"`         // always "warn": old conversations are reported, not removed
 		MaxDiskBytes bool   `json:"maxDiskBytes"` // false means no limit on the size of sessions; the sandbox limits its disk
 	} `json:"maintenance"`
 }
@@ -92,22 +92,22 @@ type session struct {
 type skills struct {
 	Load struct { // where skills are loaded from
 		ExtraDirs []string `json:"extraDirs,omitempty"` // the agent's directories of skills
-		Watch     bool     `json:"watch"`               // always false
+		Watch     bool     `json:"watch"`               // whether changed skills are loaded again; always false
 	} `json:"load"`
 }
 
 // models is the section models of OpenClaw's configuration.
 type models struct {
-	Mode           string              `json:"mode"`           // always "replace"
-	CatalogRefresh enabled             `json:"catalogRefresh"` // always off
+	Mode           string              `json:"mode"`           // always "replace": Providers replaces OpenClaw's own list
+	CatalogRefresh enabled             `json:"catalogRefresh"` // downloads of OpenClaw's own list of models; always off
 	Providers      map[string]provider `json:"providers"`      // providers by name
 }
 
 // provider is a provider of models in OpenClaw's configuration.
 type provider struct {
 	BaseURL string            `json:"baseUrl"` // URL of the model gateway
-	APIKey  string            `json:"apiKey"`  // always dummyKey
-	API     string            `json:"api"`     // always "openai-completions"
+	APIKey  string            `json:"apiKey"`  // API key; always dummyKey
+	API     string            `json:"api"`     // API of the models; always "openai-completions"
 	Headers map[string]string `json:"headers"` // headers of each request
 	Models  []model           `json:"models"`
 }
@@ -116,9 +116,9 @@ type provider struct {
 type model struct {
 	ID            string   `json:"id"`            // alias of the model
 	Name          string   `json:"name"`          // display name
-	Reasoning     bool     `json:"reasoning"`     // always false
-	Input         []string `json:"input"`         // kinds of input
-	Cost          cost     `json:"cost"`          // always zero
+	Reasoning     bool     `json:"reasoning"`     // whether it is a reasoning model; always false
+	Input         []string `json:"input"`         // kinds of input that the model accepts: text and image
+	Cost          cost     `json:"cost"`          // price; always zero
 	ContextWindow int64    `json:"contextWindow"` // size of the context window in tokens
 	MaxTokens     int64    `json:"maxTokens"`     // maximum tokens of one answer
 }
@@ -137,13 +137,13 @@ type agents struct {
 		Model         modelChoice `json:"model"`
 		Workspace     string      `json:"workspace"`     // directory with the agent's instructions
 		Cwd           string      `json:"cwd"`           // directory in which the agent works
-		SkipBootstrap bool        `json:"skipBootstrap"` // always true
-		Sandbox       mode        `json:"sandbox"`       // always "off"
+		SkipBootstrap bool        `json:"skipBootstrap"` // whether to create no initial files in Workspace; always true
+		Sandbox       mode        `json:"sandbox"`       // OpenClaw's own sandbox; always "off"
 		Heartbeat     struct {
-			Every string `json:"every"` // always "0m", which means never
+			Every string `json:"every"` // interval of prompts without a user; always "0m", which means never
 		} `json:"heartbeat"`
 	} `json:"defaults"`
-	Ownership string           `json:"ownership"` // always "explicit"
+	Ownership string           `json:"ownership"` // always "explicit", which OpenClaw requires if there are several agents
 	Entries   map[string]entry `json:"entries"`   // agents by id
 }
 
@@ -172,15 +172,15 @@ type toolRule struct {
 
 // tools is the section tools of OpenClaw's configuration.
 type tools struct {
-	Allow      []string `json:"allow"`      // names of tools
-	Deny       []string `json:"deny"`       // names of tools
-	ToolSearch bool     `json:"toolSearch"` // always false
-	CodeMode   bool     `json:"codeMode"`   // always false
-	Elevated   enabled  `json:"elevated"`   // always off
+	Allow      []string `json:"allow"`      // names of the tools that agents may use
+	Deny       []string `json:"deny"`       // names of the tools that no agent may use
+	ToolSearch bool     `json:"toolSearch"` // whether models search for tools; always false
+	CodeMode   bool     `json:"codeMode"`   // whether models call tools from code that they write; always false
+	Elevated   enabled  `json:"elevated"`   // commands outside of OpenClaw's own sandbox; always off
 	Exec       struct { // the tool exec, which runs commands
-		Host     string `json:"host"`     // always "gateway"
-		Security string `json:"security"` // always "full"
-		Ask      string `json:"ask"`      // always "off"
+		Host     string `json:"host"`     // always "gateway": commands run where OpenClaw's gateway runs
+		Security string `json:"security"` // always "full": all commands are allowed
+		Ask      string `json:"ask"`      // always "off": nobody is asked to approve a command
 	} `json:"exec"`
 }
 

@@ -22,7 +22,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/poll"
 )
 
-// Modules returns the directory node_modules of an installation from the product's lock file.
+// Modules returns the directory node_modules of an installation of the packages in [openclaw.Packages].
 func Modules(t testing.TB) string {
 	t.Helper()
 	return filepath.Join(npmtest.Dir(t, "openclaw", openclaw.Packages(), "--omit=optional"), "node_modules")
