@@ -143,7 +143,7 @@ func (s *GatewayRuns) admit(ctx context.Context, r *caisson.GatewayRun, caller c
 	if err == nil && owner != r.Account {
 		return nil, caisson.Errorf(caisson.Conflict, "the run %s is another account's; choose another id", r.Run)
 	}
-	// Calls of a session are charged to the budget with the session's id, so another account must not have a session with that id.
+	// Calls of a session are charged to the budget with the session's id, so no other account may have a session with that id.
 	if r.Session != "" {
 		b, err := s.Store.Ledger().GetBudget(ctx, caisson.AllAccounts(), "session/"+r.Session)
 		if err != nil && caisson.KindOf(err) != caisson.NotFound {

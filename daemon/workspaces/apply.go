@@ -161,7 +161,7 @@ func (c *syncs) recordApplied(ctx context.Context, w *caisson.Workspace, host *o
 	}
 	_, err = c.store.Update(ctx, caisson.AllAccounts(), w.ID, func(w *caisson.Workspace) error {
 		if !w.SyncedAt.Before(receipt.At) {
-			return errUnchanged // an earlier call has stored this; an undo that was not completed may have changed w.Changes since
+			return errUnchanged // an earlier call has stored this; an incomplete undo may have changed w.Changes since
 		}
 		w.SyncedAt, w.Changes = receipt.At, receipt.Waiting
 		if w.State == caisson.WorkspaceDetached && w.Changes == 0 {
