@@ -36,10 +36,24 @@ func processes(want func(args string) bool) map[int]string {
 
 // daemonPID returns the process ID of the data directory's daemon, or 0 if there is none.
 func (h *host) daemonPID() int {
-	for pid := range processes(func(args string) bool {
+	found := processes(func(args string) bool {
 		return strings.HasPrefix(args, "caisson serve ") && strings.Contains(args+" ", " --data "+h.data+" ")
-	}) {
-		return pid
+	})
+	for pid := range found {
+		if _, forked := found[parentPID(pid)]; !forked { // A child has the arguments of the daemon until it executes its program.
+			return pid
+		}
+	}
+	return 0
+}
+
+// parentPID returns the process ID of the parent of a process, or 0 if the process has ended.
+func parentPID(pid int) int {
+	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	if f := strings.Fields(rest); len(f) > 1 {
+		parent, _ := strconv.Atoi(f[1])
+		return parent
 	}
 	return 0
 }
@@ -48,10 +62,7 @@ func (h *host) daemonPID() int {
 func children(pid int) map[int]string {
 	of := processes(func(string) bool { return true })
 	for p := range of {
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p))
-		_, rest, _ := strings.Cut(string(stat), ") ")
-		f := strings.Fields(rest)
-		if err != nil || len(f) < 2 || f[1] != strconv.Itoa(pid) {
+		if parentPID(p) != pid {
 			delete(of, p)
 		}
 	}
