@@ -130,9 +130,9 @@ func (l *AgentLimits) unmarshal(decode func(any) error) error {
 	})
 }
 
-// rejectZero returns Invalid if the object that decode decodes contains a field which zero maps to true. zero has the fields that
-// must not be 0, and whether their decoded values are 0. A missing field means the default, but nothing could run with an
-// explicit 0.
+// rejectZero returns Invalid if the JSON or YAML object that decode reads has an explicit 0 in one of the fields that zero lists.
+// The value in zero is whether the decoded field is 0. A missing field, which is decoded as 0 too, means the default; with an
+// explicit 0, nothing could run.
 func rejectZero(decode func(any) error, zero map[string]bool) error {
 	var given map[string]any
 	if err := decode(&given); err != nil {
@@ -140,7 +140,7 @@ func rejectZero(decode func(any) error, zero map[string]bool) error {
 	}
 	for name, value := range given {
 		for field := range zero {
-			if strings.EqualFold(name, field) && value != nil && zero[field] { // encoding/json also ignores case
+			if strings.EqualFold(name, field) && value != nil && zero[field] { // names match in any case, as in encoding/json
 				return Invalidf(field, "must be greater than 0; omit it for the default")
 			}
 		}

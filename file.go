@@ -26,7 +26,7 @@ type FileEvent struct {
 }
 
 // Files is the service for the files in sandboxes. Paths are absolute inside the sandbox and are resolved there, by a process
-// inside it: no path, symlink or special file gives access to other files of the host. References and errors are as for
+// inside it: no path, symlink or special file leads to a file outside the sandbox. References and errors are as for
 // [Sandboxes]; NotFound, Conflict (exists, not a directory, not empty) and Denied may also refer to the file.
 //
 // The files of paused and stopped sandboxes can be read but not written.

@@ -23,21 +23,21 @@ type GatewayConfig struct {
 	PublicAddresses []netip.Prefix `json:"publicAddresses,omitempty"`
 	// Roots is a PEM bundle of CAs to trust for providers, in addition to the host's.
 	Roots string `json:"roots,omitempty"`
-	// Remote configures the gateways of other machines; the zero value means none.
+	// Remote configures model calls to and from other machines; the zero value means that there are none.
 	Remote RemoteConfig `json:"remote,omitzero"`
 	// Ingress is the configuration of the ingress, with its routes; nil if there is no ingress.
 	Ingress *IngressConfig `json:"ingress,omitempty"`
 }
 
-// A RemoteConfig configures the wire process to serve the sandboxes of other machines, or to use the gateway of another machine.
+// A RemoteConfig configures the wire process to serve sandboxes of other machines, or to use the model gateway of one.
 type RemoteConfig struct {
-	// RunKeys are the keys that verify run tokens: one, or two during a rotation. The first key also signs new tokens. Without
-	// keys, no other machine is served.
+	// RunKeys are the keys that verify run tokens, which calls of other machines' runs contain: one, or two during a rotation. The
+	// first key also signs new tokens. Without keys, no other machine is served.
 	RunKeys []string `json:"runKeys,omitempty"`
 	// Certificate and CertificateKey are the TLS certificate for clients over TCP, in PEM. Without them only loopback is served.
 	Certificate    string `json:"certificate,omitempty"`
 	CertificateKey string `json:"certificateKey,omitempty"`
-	// URL is the URL of the gateway that serves the local sandboxes. If it is empty, the gateway in this process serves them.
+	// URL is that of the model gateway of another machine, which the local sandboxes use. If it is empty, this process serves them.
 	URL string `json:"url,omitempty"`
 	// Roots is a PEM bundle of CAs to trust for URL. If it is empty, the CAs of the host and those for providers are trusted.
 	Roots string `json:"roots,omitempty"`

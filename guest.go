@@ -35,7 +35,7 @@ func (g Guest) Reference(call ID) string {
 // guestKey is the key of the Guest in a context.
 type guestKey struct{}
 
-// WithGuest returns a context that carries g. Only wires, and gateways that have verified a run token, call it.
+// WithGuest returns a context that carries g. Only wires call it, and model gateways that have verified a run token.
 func WithGuest(ctx context.Context, g Guest) context.Context {
 	return context.WithValue(ctx, guestKey{}, g)
 }

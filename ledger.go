@@ -18,15 +18,15 @@ type Call struct {
 	API      string    `json:"api" doc:"chat, responses, embeddings, messages, count_tokens, generate"`
 	Stream   bool      `json:"stream,omitempty"`
 	// Status is the HTTP status of the response to the guest; 0 if there was no response, because the sandbox was removed or
-	// the gateway stopped.
+	// the model gateway stopped.
 	Status int    `json:"status"`
 	Error  string `json:"error,omitempty" doc:"A word for what went wrong: aborted, upstream, timeout, lost, ..."`
 	// Detail is for the account that is charged, and is never shown in a sandbox: it contains names of hosts and credentials.
 	Detail string     `json:"detail,omitempty" doc:"The provider's error, or why it could not be reached; one line without secrets, at most 512 bytes"`
 	Tokens TokenCount `json:"tokens"`
 	Cost   USD        `json:"cost"`
-	// Estimated means that Tokens and Cost do not come from the provider, because the answer was cut off or the gateway stopped
-	// before the answer ended.
+	// Estimated means that Tokens and Cost do not come from the provider, because the answer was cut off or the model
+	// gateway stopped before the answer ended.
 	Estimated bool `json:"estimated,omitempty"`
 	// AtMost is the maximum usage that the call can have had. It is set if Tokens and Cost are an estimate from the request's
 	// text, and budgets then count it; see [Call.Amount]. If it is nil, budgets count Tokens and Cost.
@@ -46,11 +46,11 @@ func (c *Call) Amount() Amount {
 	return a
 }
 
-// ChargeSource is the source of charges for calls that this gateway metered. Source and reference together are unique.
+// ChargeSource is the source of charges for calls that a model gateway metered. Source and reference together are unique.
 const ChargeSource = "caisson"
 
 // A Demand is the maximum usage of a call. It has two parts: that of the input, which is known when the call begins, and that
-// of the output, whose length the gateway can limit.
+// of the output, whose length the model gateway can limit.
 type Demand struct {
 	Fixed       Amount // maximum cost and tokens of the input, and one call
 	OutputPrice USD    // price of a million tokens of output
@@ -76,8 +76,8 @@ type Reservation interface {
 	// Output returns how many tokens of output may be requested.
 	Output() int64
 	// Settle writes the call's row and releases the part of the reservation that it did not use. It must be called exactly once,
-	// before the guest gets the last byte of the answer; a reservation that is never settled is charged in full after the gateway
-	// has stopped. An error means that the ledger cannot be written: the answer must not be completed.
+	// before the guest gets the last byte of the answer; a reservation that is never settled is charged in full after the model
+	// gateway has stopped. An error means that the ledger cannot be written: the answer must not be completed.
 	Settle(call Call) error
 }
 
@@ -175,7 +175,7 @@ type UsageRow struct {
 
 // A Receipt charges an account for a call. Source and Reference together are unique: no call is charged twice.
 type Receipt struct {
-	Source    string    `json:"source"` // what has metered the call: ChargeSource for a gateway of Caisson
+	Source    string    `json:"source"` // what has metered the call: ChargeSource for a model gateway
 	Reference string    `json:"reference" doc:"run/attempt/call"`
 	Account   string    `json:"account"`
 	Cost      USD       `json:"cost"`
@@ -201,7 +201,7 @@ type Ledger interface {
 	// Receipts is like Calls, but returns the charges for the calls.
 	Receipts(ctx context.Context, q UsageQuery, after string, limit int) (page []Receipt, more bool, err error)
 	// SetBudget creates a budget or changes its limits and period. An empty Key means the budget of the caller's account. Only
-	// local callers may set the budget of an account. It applies to calls that begin after SetBudget returns.
+	// local callers may set the budget of an account. The limits apply to calls that begin after SetBudget returns.
 	SetBudget(ctx context.Context, b Budget) (*Budget, error)
 	// ListBudgets returns the account's budgets by key.
 	ListBudgets(ctx context.Context) ([]*Budget, error)
@@ -214,7 +214,7 @@ type Ledger interface {
 // LedgerStore holds the ledger and the budgets.
 type LedgerStore interface {
 	// Ingest adds calls, the rows of a journal between the offsets from and to, in one transaction. For each row that is new by
-	// its source and reference, it moves the call's Amount from held to used in the guest's budgets, except budgets of other
+	// its source and reference, it moves the call's Amount from Held to Used in each Budget of the guest, except those of other
 	// accounts. Rows that exist already change nothing. from must be the offset up to which the journal was ingested before;
 	// otherwise Ingest returns Conflict. Returns Invalid if a row can never be stored. Sums saturate at 9e18, which is nine billion
 	// dollars (in nanodollars), or 9e18 tokens.

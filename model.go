@@ -124,7 +124,7 @@ type ListedPrice struct {
 	At       time.Time `json:"at"` // when the list was imported
 }
 
-// GatewayModel is a model that the gateway serves, with the source of its prices.
+// GatewayModel is a model that the model gateway serves, with the source of its prices.
 type GatewayModel struct {
 	Model
 	Kind        string `json:"kind" doc:"Kind of its provider"`
@@ -132,8 +132,8 @@ type GatewayModel struct {
 	Problem     string `json:"problem,omitempty" doc:"Why calls will be refused; empty if they are not"`
 }
 
-// API returns the API in which the model must be called, because the gateway does not translate; "" if it can be called
-// in all of them.
+// API returns the API in which the model must be called, because the model gateway does not translate; "" if it can be
+// called in all of them.
 func (m GatewayModel) API() string {
 	switch m.Kind {
 	case ProviderOpenAI, ProviderLiteLLM:
@@ -146,7 +146,7 @@ func (m GatewayModel) API() string {
 	return ""
 }
 
-// Models is the service for the models of the gateway.
+// Models is the service for the models of the model gateway.
 type Models interface {
 	// ListModels returns the configured models in the order of the configuration.
 	ListModels(ctx context.Context) ([]GatewayModel, error)

@@ -78,7 +78,7 @@ type RouteRate struct {
 	Burst     int     `json:"burst,omitempty" minimum:"0" maximum:"1000000"`
 }
 
-// RouteHeaders are changes to the header of the requests, or of the answers, of a route.
+// RouteHeaders are changes to the header of the requests, or of the responses, of a route.
 type RouteHeaders struct {
 	Set   map[string]string `json:"set,omitempty"`                 // new values, by the name of the field
 	Strip []string          `json:"strip,omitempty" maxItems:"32"` // names of fields to remove

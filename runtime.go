@@ -180,7 +180,7 @@ type RuntimeSpec struct {
 	// ContinueClock means that the monotonic clock of restored processes continues at the time of the checkpoint. Otherwise it
 	// also includes the time between checkpoint and restore.
 	ContinueClock bool
-	Stdout        *os.File // the command's output; nil discards it. Must stay open without the caller: a FIFO opened O_RDWR
+	Stdout        *os.File // the command's output; nil discards it. Writes must work after the caller's exit: a FIFO opened O_RDWR
 	Stderr        *os.File // the command's error output, as Stdout
 	NetNS         *os.File // network namespace with the wire's TAP; nil means loopback only. It may be closed after the call
 }
@@ -222,8 +222,8 @@ type RuntimeOverlay struct {
 	Upper, Work *os.File
 	// Mask is a layer between Upper and Source with a whiteout for each hidden name; nil hides nothing.
 	Mask *os.File
-	// Hide contains patterns of names that are hidden as well if they appear in Source later, unless a pattern in Show
-	// matches: see package namemask. Files that the guest creates itself are visible to it.
+	// Hide and Show contain patterns of names, see package namemask. A file that is created in Source later is hidden if its name
+	// matches a pattern in Hide and none in Show. Files that the guest creates itself are visible to it.
 	Hide, Show []string
 	// Root means that Source's owner is shown as the guest's root even if that is the host's root, because the host's
 	// root requested it.

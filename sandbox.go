@@ -18,9 +18,9 @@ type Sandbox struct {
 	Reason string            `json:"reason,omitempty"`
 	Labels map[string]string `json:"labels,omitempty"`
 	Spec   Spec              `json:"spec"`
-	// Rootfs is only in the store, never in answers.
+	// Rootfs is only in the store, never in responses of the API.
 	Rootfs Rootfs `json:"rootfs,omitzero"`
-	// Plan is the plan by which the sandbox is being created; nil once that is done. Like Rootfs, it is never in answers.
+	// Plan is the plan by which the sandbox is being created; nil once that is done. Like Rootfs, it is never in responses.
 	Plan *Plan `json:"plan,omitempty"`
 	// Exit is how the sandbox's command ended; nil while it runs or if there is none.
 	Exit      *ExitStatus `json:"exit,omitempty"`
@@ -38,13 +38,13 @@ type Sandbox struct {
 	// IdleSince is only set if the sandbox has an AutoPause.
 	IdleSince *time.Time `json:"idleSince,omitempty" doc:"For a suspended or paused sandbox: its last use, from which autoPause counts"`
 	// Announced has those values of PauseAt and RemoveAt that an event has announced in advance. Like Rootfs, it is never in
-	// answers.
+	// responses.
 	Announced Times `json:"announced,omitempty"`
 	// SharedRandomness is the result of [RandomnessReporter.SharedRandomness].
 	SharedRandomness []string `json:"sharedRandomness,omitempty" doc:"For a fork with memory: programs in it that may draw the same keys and identifiers as in what was forked, and in other forks; start them again before they make any"`
 }
 
-// Times are points in time that are only in the store, never in answers.
+// Times are points in time that are only in the store, never in responses of the API.
 type Times []time.Time
 
 // PlanVersion is the version of the plans that this build stores.

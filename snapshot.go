@@ -18,7 +18,7 @@ type Snapshot struct {
 	Depends  Dependencies      `json:"depends"`
 	Labels   map[string]string `json:"labels,omitempty"`
 	Pool     int               `json:"pool,omitempty" doc:"How many forks of it are kept running in advance"`
-	// Rootfs is only in the store, never in answers.
+	// Rootfs is only in the store, never in responses of the API.
 	Rootfs    Rootfs    `json:"rootfs,omitzero"`
 	CreatedAt time.Time `json:"createdAt"`
 }
@@ -39,17 +39,17 @@ type SnapshotRequest struct {
 	Labels    map[string]string `json:"labels,omitempty"`
 }
 
-// A ForkRequest requests new sandboxes that continue from the state of another one.
+// A ForkRequest requests new sandboxes that continue from the state of a sandbox or snapshot.
 type ForkRequest struct {
 	Count  int               `json:"count,omitempty" doc:"How many; 0 means 1, at most 100"`
 	Name   string            `json:"name,omitempty" doc:"Name of the fork; with a count, -1, -2, … are appended"`
 	Labels map[string]string `json:"labels,omitempty"`
-	// Policy replaces the origin's policy; nil keeps it. Models is not inherited from the origin, so that forking does not
-	// multiply a budget.
+	// Policy replaces the policy of the forked sandbox or snapshot; nil keeps it. Models is not inherited, so that forking does
+	// not multiply a budget.
 	Policy *Policy     `json:"policy,omitempty" doc:"Instead of the origin's"`
 	Models *ModelGrant `json:"models,omitempty" doc:"Its use of the model gateway; none if absent"`
-	// Workspace requests a workspace, as in a [CreateRequest]. It is valid only if Count is 1 and the origin has a workspace or a
-	// Placeholder, in place of which the requested workspace is mounted.
+	// Workspace requests a workspace, as in a [CreateRequest]. It is valid only if Count is 1 and what is forked has a workspace or
+	// a placeholder, in place of which the requested workspace is mounted.
 	Workspace *WorkspaceRequest `json:"workspace,omitempty"`
 	// KeepRandomness means that getpid() returns the same values in restored processes as before. By default it returns other
 	// values, so that OpenSSL's random generators reseed themselves.
@@ -58,7 +58,7 @@ type ForkRequest struct {
 	FinalSnapshot  *bool      `json:"finalSnapshot,omitempty" doc:"Instead of the origin's"`
 	// Assigned is the run that the fork is created for.
 	Assigned *Assignment `json:"-"`
-	// Resources replace the origin's resources in each field that is not zero. Memory cannot be less than that of the snapshot.
+	// Resources replace those of the forked sandbox or snapshot in each field that is not zero. Memory cannot be reduced.
 	Resources Resources `json:"-"`
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor"
 )
 
-// sinkPort is the port of the load program's sink in a sandbox, on 127.0.0.1.
+// sinkPort is the port on a sandbox's 127.0.0.1 of the load program's sink, a server that only receives or only sends data.
 const sinkPort = 7000
 
 // The directions of the data between a client and a sink of the load program; see the command in bench/load.

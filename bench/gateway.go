@@ -17,8 +17,8 @@ type gatewaySetup struct {
 	nginx         *nginx  // Nil if nginx is not installed.
 }
 
-// startGateway starts the mock model and the proxies. The gateway runs in a separate process with the same handlers as the wire
-// process (see the command in bench/gateway), because the gateway of the wire process can be reached only over wires.
+// startGateway starts the mock model and the proxies. The model gateway runs in a separate process with the handlers of the
+// wire process (see the command in bench/gateway), because that of the wire process itself can be reached only over wires.
 func (s traffic) startGateway(ctx context.Context, name string) (_ *gatewaySetup, err error) {
 	t := &gatewaySetup{}
 	defer func() {
@@ -53,7 +53,7 @@ func (t *gatewaySetup) end() (err error) {
 	return err
 }
 
-// count returns the number of calls in the gateway's ledger. It must be called after end.
+// count returns the number of calls in the model gateway's ledger. It must be called after end.
 func (t *gatewaySetup) count() (n int, err error) {
 	_, err = fmt.Sscan(t.gateway.out.String(), &n)
 	return n, err
@@ -91,7 +91,7 @@ func toMilliseconds(all []samples) []samples {
 	return out
 }
 
-// gatewayAdded compares calls of a model through the gateway with direct calls of the same model, and with calls through nginx.
+// gatewayAdded compares calls of a model through the model gateway with direct calls, and with calls through nginx.
 func (s traffic) gatewayAdded(ctx context.Context) error {
 	t, err := s.startGateway(ctx, "added")
 	if err != nil {
@@ -118,8 +118,8 @@ func (s traffic) gatewayAdded(ctx context.Context) error {
 	return nil
 }
 
-// gatewayRate compares the numbers of calls per second that 32 concurrent clients make through the gateway, through nginx and
-// directly. The clients, the proxies and the model share the processors.
+// gatewayRate compares the numbers of calls per second that 32 concurrent clients make through the model gateway, through nginx
+// and directly. The clients, the proxies and the model share the processors.
 func (s traffic) gatewayRate(ctx context.Context) error {
 	t, err := s.startGateway(ctx, "rate")
 	if err != nil {
@@ -147,8 +147,8 @@ models:
   - {alias: bench, provider: mock, prices: {input: "1", output: "10"}, context: 128000, output: 16000}
 `
 
-// gatewayInside compares calls from inside a sandbox through the gateway with direct calls over the same wire. The policy allows
-// the direct connections by address, and their content is not inspected.
+// gatewayInside compares calls from inside a sandbox through the model gateway with direct calls over the same wire. The policy
+// allows the direct connections by address, and their content is not inspected.
 func (s traffic) gatewayInside(ctx context.Context) (err error) {
 	mock, err := s.startLoad(ctx, "model")
 	if err != nil {

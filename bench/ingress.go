@@ -79,7 +79,7 @@ func (s ingress) startIngress(ctx context.Context, name string) (_ *ingressSetup
 	if err := waitListening(ctx, t.runtime, caisson.ID(t.box.id), modelPort); err != nil {
 		return nil, err
 	}
-	const most = 1e6 // requests per second, more than a client can make
+	const most = 1e6 // limit on the route's requests per second that no client can reach
 	_, err = t.api.Routes.PutRoute(ctx, "model", caisson.RouteSpec{
 		Path: "/v1", Sandbox: t.box.id, Port: modelPort, Auth: caisson.RouteAuth{Kind: caisson.RouteAuthNone}, Resume: true,
 		Limits: caisson.RouteLimits{Client: caisson.RouteRate{PerSecond: most, Burst: most}, MaxClient: 2 * ingressConnections},

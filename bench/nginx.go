@@ -20,8 +20,8 @@ type nginx struct {
 	address string       // Host and port on which it listens.
 }
 
-// nginxSettings is a format for the configuration of nginx: keep-alive connections to clients and to the upstream, as the gateway
-// has, and no logs. Its arguments are the directory, the upstream and the address to listen on.
+// nginxSettings is a format for the configuration of nginx: keep-alive connections to clients and to the upstream, as the model
+// gateway has, and no logs. Its arguments are the directory, the upstream and the address to listen on.
 const nginxSettings = `daemon off;
 user root;
 worker_processes 2;

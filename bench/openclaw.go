@@ -177,8 +177,8 @@ func (s agents) openclawWarm(ctx context.Context, t *agentSetup) error {
 	return nil
 }
 
-// openclawCold makes the same comparison as openclawWarm for runs without a warm snapshot, in each of which OpenClaw's gateway is
-// started.
+// openclawCold compares runs of OpenClaw without a warm snapshot, each of which starts OpenClaw's gateway, with OpenClaw's own
+// command line on the host.
 func (s agents) openclawCold(ctx context.Context, t *agentSetup) error {
 	var ours measuredRuns
 	all, err := interleave(ctx, max(s.N/5, 1), t.measureTalk(&ours, coldAgent, false), operation{do: t.openclaw.turn}.measure())

@@ -50,8 +50,8 @@ func (t *agentSetup) withPool(ctx context.Context, n int, f func() error) error 
 	return errors.Join(err, perr, t.waitPool(ctx, 0))
 }
 
-// openclawPool makes the same comparison as openclawWarm for runs that claim a fork from a pool. It also measures the time until
-// the pool has the next fork.
+// openclawPool compares runs of OpenClaw that claim a fork from a pool with OpenClaw's own command line on the host. It also
+// measures the time until the pool has the next fork.
 func (s agents) openclawPool(ctx context.Context, t *agentSetup) error {
 	var ours measuredRuns
 	var refill samples
@@ -114,8 +114,8 @@ func (s agents) openclawPoolShort(ctx context.Context, t *agentSetup) error {
 	})
 }
 
-// openclawDirectory makes the same comparison as openclawWarm for runs with a directory of the host as the workspace. A fork gets
-// the directory when it is created, so that no fork of a pool can be used.
+// openclawDirectory compares runs of OpenClaw that have a directory of the host as workspace with OpenClaw's own command line on
+// the host. A fork gets the directory when it is created, so no fork of a pool can be used.
 func (s agents) openclawDirectory(ctx context.Context, t *agentSetup) error {
 	dir := filepath.Join(s.Dir, "claw-directory")
 	if err := sample.Write(dir); err != nil {

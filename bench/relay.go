@@ -36,7 +36,7 @@ func makeRepo(ctx context.Context, work, bare string) error {
 	}
 	for _, args := range [][]string{
 		{"init", "-q", "-b", "main"}, {"-c", "core.compression=0", "add", "."}, {"-c", "core.compression=0", "commit", "-q", "-m", "files"},
-		{"clone", "-q", "--bare", "--local", work, bare}, // Over the protocol, delta compression would take an hour.
+		{"clone", "-q", "--bare", "--local", work, bare}, // Over git's protocol, delta compression would take an hour.
 	} {
 		if err := git(ctx, work, args...); err != nil {
 			return err

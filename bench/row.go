@@ -15,8 +15,8 @@ type Row struct {
 	N           int     `json:"n"`           // Number of samples.
 	P50         float64 `json:"p50"`         // Median of the samples.
 	P95         float64 `json:"p95"`         // 95 % of the samples are at least as good; for speeds, at least as high.
-	Baseline    string  `json:"baseline"`    // Description of the baseline; "" if there is none.
-	BaselineP50 float64 `json:"baselineP50"` // Median of the samples of the baseline; 0 without a baseline.
+	Baseline    string  `json:"baseline"`    // Description of what Caisson is compared with; "" if nothing.
+	BaselineP50 float64 `json:"baselineP50"` // Median of the samples of Baseline; 0 without a baseline.
 	Ratio       float64 `json:"ratio"`       // P50 divided by BaselineP50; 0 without a baseline.
 	Target      string  `json:"target"`      // Descriptions of the targets; "" if there are none.
 	Met         bool    `json:"met"`         // Whether all targets are met; true if there are none.
@@ -34,8 +34,8 @@ func (s samples) quantile(q float64) float64 {
 	return sorted[max(int(math.Ceil(q*float64(len(sorted))))-1, 0)]
 }
 
-// newRow returns a row without a target, for which lower values are better. ours are the samples of Caisson, theirs those of the
-// baseline.
+// newRow returns a row without a target, for which lower values are better. ours are the samples of Caisson, theirs those of
+// what baseline describes, with which Caisson is compared.
 func newRow(name, unit string, ours samples, baseline string, theirs samples) Row {
 	r := Row{
 		Name: name, Unit: unit, N: len(ours), P50: round(ours.quantile(0.5)), P95: round(ours.quantile(0.95)),

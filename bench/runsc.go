@@ -29,7 +29,7 @@ import (
 	"github.com/caisson-dev/caisson/wire"
 )
 
-// runsc is the baseline: each step is a process of gVisor's own command line.
+// runsc is the baseline: gVisor's own command line, of which each method that uses a sandbox runs a process.
 //
 // Its spec and flags are those that Caisson used for a sandbox of the same template, the donor, except for resources that cannot
 // be shared. The root file system is created once, before the measurements, from the same layers and directories. Each network
@@ -38,7 +38,7 @@ type runsc struct {
 	exe    string     // Path of runsc.
 	dir    string     // Directory for bundles, files of overlays and checkpoints.
 	root   string     // Directory of gVisor's flag --root.
-	cgroup string     // Path of the parent of the containers' cgroups in the hierarchy.
+	cgroup string     // Parent of the containers' cgroups, relative to the root of each hierarchy.
 	flags  []string   // Flags of every command.
 	spec   specs.Spec // Spec of the containers without the fields that bundle sets.
 
@@ -116,8 +116,8 @@ func (r *runsc) mainFlags(dir string) ([]string, error) {
 		case !strings.HasPrefix(arg, "--"): // The command follows the flags.
 			return flags, nil
 		case name == "--root", name == "--gofer-network-namespace":
-			// Omitted: --root is set above. Without --gofer-network-namespace, all gofers share an empty network namespace, as
-			// the gofers of Caisson do.
+			// Both flags are left out: --root is set above, and without --gofer-network-namespace, all gofers share an empty network
+			// namespace, as the gofers of Caisson do.
 		case name == "--overlay2":
 			flags = append(flags, strings.Replace(arg, filepath.Join(dir, "fs"), filepath.Join(r.dir, "fs"), 1))
 		default:

@@ -28,7 +28,7 @@ const (
 
 // BookConfig configures a [Book].
 type BookConfig struct {
-	// Dir is the data directory; journals are in its subdirectory "ledger". Required. The caller closes it.
+	// Dir is the data directory; journals are in its subdirectory "ledger". Required. The caller closes Dir.
 	Dir *os.Root
 	// Store holds the ledger; required.
 	Store caisson.LedgerStore
@@ -205,7 +205,7 @@ func (b *Book) InFlight(ctx context.Context, account, run string) (calls int64, 
 }
 
 // ingestFor reads all journals into the store, but returns only the error of one journal. Errors of other journals do not matter
-// to the caller, because the leases of their holders stay counted in any case.
+// to the caller, because the store counts the calls that it has not read from a journal as a part of the journal's leases.
 func (b *Book) ingestFor(ctx context.Context, journal caisson.ID) error {
 	var err error
 	for _, r := range b.openReaders() {

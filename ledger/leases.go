@@ -11,9 +11,9 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// A lease costs two syncs, so it covers the current call and a prefetch for further calls like it. A prefetch is twice as large
-// as the one before it if the last lease was used up within prefetchTarget. It is only a small part of the rest of the budget, so
-// that gateways that share a budget do not starve each other.
+// A lease costs two syncs, so it covers the current call and a prefetch, an amount for further calls like it. A prefetch is twice
+// as large as the one before it if the last lease was used up within prefetchTarget. It is only a small part of the rest of the
+// budget, so that meters that share a budget do not starve each other.
 const (
 	minPrefetch    = 16      // minimum number of calls that a prefetch covers
 	maxPrefetch    = 1 << 14 // maximum number of calls that a prefetch covers

@@ -22,11 +22,11 @@ const (
 	maxName       = 128                    // bytes of the names of accounts, runs and sessions: keys contain them in full
 )
 
-// A Segment is a journal segment and the lessor for its holder, which holds leases on behalf of the journal.
+// A Segment is a journal segment and the lessor that grants leases to the process that writes the segment.
 type Segment struct {
 	// Journal receives each record in one Write, which must append the whole record or fail.
 	Journal io.Writer
-	Lessor  caisson.Lessor // grants leases to the holder of the journal
+	Lessor  caisson.Lessor // grants leases to the process that writes to Journal
 	// Done is called once, after the last write to the journal and the last request to the lessor, so that the journal can be
 	// closed and finished. May be nil.
 	Done func()

@@ -10,7 +10,7 @@ import (
 // A SpendLog is a provider's record of one call.
 type SpendLog struct {
 	ID      string      // the provider's id of the call
-	Account string      // end user of the call, as sent by the gateway
+	Account string      // account of the call, which the model gateway sends as the end user
 	Cost    caisson.USD // cost according to the provider
 	At      time.Time   // time of the call
 }
@@ -24,7 +24,7 @@ const (
 )
 
 // Reconcile implements [caisson.Ledger], for the calls of the caller's account. Only local callers may call it, one at a time,
-// because it reads up to a million entries with the operator's key.
+// because it reads up to a million entries with the key of the provider.
 func (s *Service) Reconcile(ctx context.Context, provider string, since time.Time) ([]caisson.Discrepancy, error) {
 	caller, err := caisson.CallerOf(ctx)
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 // with their length as a prefix. The first record is a header. A change of the format increments the version in the header. Older
 // versions remain readable, because a journal outlives the build whose process was killed while writing it.
 const (
-	minVersion = 1       // oldest readable version: it has no lineage and trace, and version 2 has no detail
+	minVersion = 1       // oldest readable version; calls have Lineage and Trace from version 2 on, Detail from 3 on
 	version    = 3       // version that is written
 	frameBytes = 8       // size of a frame
 	maxBody    = 8 << 10 // bytes of a body

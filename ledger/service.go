@@ -28,7 +28,7 @@ type ServiceConfig struct {
 type Service struct {
 	book       *Book
 	store      caisson.LedgerStore
-	invalidate func(ctx context.Context, budgets ...string) error
+	invalidate func(ctx context.Context, budgets ...string) error                                       // see ServiceConfig
 	spendLogs  func(ctx context.Context, provider, account string, since time.Time) ([]SpendLog, error) // may be nil
 	account    func(ctx context.Context, name string) (*caisson.Account, error)                         // looks up an account
 	events     caisson.Publisher

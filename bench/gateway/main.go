@@ -52,7 +52,7 @@ func main() {
 	}
 }
 
-// run serves the gateway until standard input ends, and prints the number of calls in the ledger.
+// run serves the model gateway until standard input ends, and prints the number of calls in the ledger.
 func run(ctx context.Context, dir, provider string) (err error) {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	root, err := os.OpenRoot(dir)
@@ -105,7 +105,7 @@ func serveIngress(_ context.Context, _, address string) error {
 		},
 		Log: slog.New(slog.DiscardHandler),
 	})
-	const most = 1e6 // requests per second, more than a client can make
+	const most = 1e6 // limit on the route's requests per second that no client can reach
 	err := g.Configure(&caisson.IngressConfig{Domain: "localhost", Key: make([]byte, ed25519.PublicKeySize), Routes: []caisson.IngressRoute{{
 		ID: caisson.NewID(caisson.RoutePrefix), Spec: caisson.RouteSpec{
 			Path: "/v1", Sandbox: string(caisson.NewID(caisson.SandboxPrefix)), Port: 1, Auth: caisson.RouteAuth{Kind: caisson.RouteAuthNone},
@@ -136,7 +136,7 @@ type loopbackListener struct{ net.Listener }
 // Addr implements [net.Listener].
 func (loopbackListener) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
 
-// serve serves the gateway to guest on descriptor 3 until standard input ends.
+// serve serves the model gateway to guest on descriptor 3 until standard input ends.
 func serve(ctx context.Context, book *ledger.Book, guest caisson.Guest, provider string, log *slog.Logger) error {
 	g, err := newGateway(ctx, book, provider, log)
 	if err != nil {
@@ -165,7 +165,7 @@ func serve(ctx context.Context, book *ledger.Book, guest caisson.Guest, provider
 // alias is the alias of the model, which clients request.
 const alias = "bench"
 
-// newGateway returns a gateway with one model of the provider at the given base URL, and with its first journal.
+// newGateway returns the model gateway of a wire process, with one model of the provider at a base URL and its first journal.
 func newGateway(ctx context.Context, book *ledger.Book, provider string, log *slog.Logger) (g wire.Gateway, err error) {
 	journal := func() error {
 		id, f, err := book.Begin(ctx)

@@ -19,8 +19,8 @@ import (
 
 // options are the options of clients.
 type options struct {
-	n, warm, conns int           // Measured operations; uncounted operations before them; connections of the client rate.
-	duration       time.Duration // How long the clients rate, send and receive measure.
+	n, warm, conns int           // Numbers of measured operations, of uncounted ones before them, and of connections of "rate".
+	duration       time.Duration // How long the clients "rate", "send" and "receive" measure.
 }
 
 // servers are the functions that serve a connection, by the command-line argument that selects them.

@@ -115,7 +115,7 @@ func (n *network) endMatching(match func(*Listener) bool) {
 		}
 		delete(n.conns, conn)
 		if raw, err := conn.SyscallConn(); err == nil {
-			_ = raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) }) // its owner closes conn
+			_ = raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) }) // the caller of Accept closes conn
 		}
 	}
 }

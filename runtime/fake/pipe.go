@@ -119,7 +119,7 @@ func (p *pipe) write(ctx context.Context, b []byte) (n int, err error) {
 // A pipeWriter is the caller's end of a process's standard input.
 type pipeWriter struct {
 	pipe *pipe
-	once sync.Once
+	once sync.Once // makes only the first call of Close take effect
 }
 
 func (w *pipeWriter) Write(b []byte) (int, error) { return w.pipe.write(context.Background(), b) }

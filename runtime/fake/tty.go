@@ -96,7 +96,7 @@ func (t *tty) flush(ctx context.Context) error {
 // A ttyInput is the caller's end of a terminal's input. Closing it sends ^D.
 type ttyInput struct {
 	tty  *tty
-	once sync.Once
+	once sync.Once // makes only the first call of Close take effect
 }
 
 func (k *ttyInput) Write(b []byte) (int, error) { return k.tty.input(b) }

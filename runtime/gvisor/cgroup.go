@@ -173,7 +173,7 @@ func removeGroup(ctx context.Context, dir string) error {
 }
 
 // removeEmptyGroup removes the parent of the sandboxes' cgroups if it is empty; otherwise rmdir fails. The parent's parent is
-// not removed, because it is shared with other instances, which may be creating groups.
+// not removed, because it is shared with other instances of Caisson, which may be creating groups.
 func removeEmptyGroup(name string) {
 	for _, dir := range groupDirs(name) {
 		if unix.Rmdir(dir) != nil {

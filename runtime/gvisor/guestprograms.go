@@ -32,8 +32,8 @@ func readGuestPrograms(inside, agent string) ([]guestProgram, error) {
 	return tools, nil
 }
 
-// layerName returns the name of the directory of a layer with the programs tools. It is a hash of the programs, so that another
-// build of Caisson creates another directory, and the layer of running sandboxes does not change.
+// layerName returns the name of the directory of the layer that contains tools. The name is a hash of these programs, so that
+// another build of Caisson creates another directory, and the layer of running sandboxes does not change.
 func layerName(tools []guestProgram) string {
 	h := sha256.New()
 	for _, t := range tools {

@@ -39,7 +39,7 @@ type Programs struct {
 // Config configures a Runtime. Dir, Cgroup, ToolsDir, Programs.Exe, Programs.Guestd and Build are required.
 type Config struct {
 	// Dir is the parent directory of each RuntimeSpec.Dir. New finds existing sandboxes in it. It must be in the data directory
-	// of this instance: its path distinguishes the sandboxes of this instance from those of others.
+	// of this instance of Caisson: its path distinguishes the sandboxes of this instance from those of others.
 	Dir string
 	// ToolsDir is the directory for the layer with Caisson's guest programs.
 	ToolsDir string

@@ -18,7 +18,7 @@ var identityTests = []test{
 	{"Hostname", testHostname},
 }
 
-// testEnv checks that a process gets the environment variables that it was started with, and none of the runtime or the command.
+// testEnv checks that a process gets the variables that it was started with, and none of those of the runtime or of the command.
 func testEnv(t *testing.T, s *suite) {
 	b := s.newBox(t)
 	b.spec.Command, b.spec.Env = s.argv("sleep", "1h"), []string{"OF_COMMAND=1"}

@@ -28,8 +28,8 @@ const (
 	exitNotExecutable = 126
 )
 
-// Programs returns a value for fake.Config.Programs: the program at [Path], with the roles files, run, services, terminal and
-// test.
+// Programs returns a value for fake.Config.Programs: the program at [Path], with those subcommands of guestd that its first
+// argument selects: files, run, services, terminal and test.
 func Programs() map[string]func(args []string) fake.Program {
 	t := &terminals{served: map[string]*terminal.Server{}, opened: map[string]chan struct{}{}}
 	return map[string]func([]string) fake.Program{Path: func(args []string) fake.Program {
@@ -65,7 +65,7 @@ func arg(args []string, i int) string {
 	return args[i]
 }
 
-// runGuestd runs the role in the arguments of p, one of those that package guestd implements without a kernel.
+// runGuestd runs the subcommand in the arguments of p with package guestd, which implements some subcommands without a kernel.
 func runGuestd(ctx context.Context, p *fake.Proc) int {
 	root, err := os.OpenRoot(p.Root())
 	if err != nil {
@@ -92,7 +92,7 @@ func runGuestd(ctx context.Context, p *fake.Proc) int {
 	return guestd.Run(ctx, proc)
 }
 
-// run implements the role run. Without --detach, the command runs as a child, because a function cannot exec.
+// run implements guestd's subcommand run. Without --detach, the command runs as a child of p, because a Go function cannot exec.
 func run(ctx context.Context, p *fake.Proc) int {
 	l, err := guestd.ParseLaunch(p.Args()[2:])
 	if err != nil {
@@ -132,9 +132,9 @@ func publicError(err error) error {
 	return caisson.Errorf(caisson.Internal, "%v", err)
 }
 
-// testProgram returns the program of the role test that args, the arguments after the role, select. It returns only programs that
-// need support by the fake runtime: for memory that checkpoints capture, for memory that is limited, or for files with owners and
-// a limit. For other arguments it returns nil, because package guestd implements those programs.
+// testProgram returns the test program that args, the arguments after guestd's subcommand test, select. It returns only programs
+// that need the fake runtime: for memory that checkpoints capture, for memory that is limited, or for files with owners and a
+// limit. For other arguments it returns nil, because package guestd implements those programs.
 func testProgram(args []string) fake.Program {
 	switch name := arg(args, 0); {
 	case name == "alloc":

@@ -19,8 +19,8 @@ import (
 	"github.com/caisson-dev/caisson/runtime/fake"
 )
 
-// listeners has the listeners of the supervisors that were started and have not begun to run. The keys are the supervisors'
-// processes (*fake.Proc); the values are channels that contain one listener each (chan *fake.Listener).
+// listeners has the sockets for supervisors that were started and have not begun to run. The keys are the supervisors' processes
+// (*fake.Proc); the values are channels that contain one listener each (chan *fake.Listener).
 var listeners sync.Map
 
 // listenerChannel returns the channel by which startSupervisor passes the listener to the supervisor process p.
@@ -29,7 +29,7 @@ func listenerChannel(p *fake.Proc) chan *fake.Listener {
 	return ch.(chan *fake.Listener)
 }
 
-// startSupervisor implements the role services.
+// startSupervisor implements guestd's subcommand services: it starts the sandbox's supervisor unless one is running.
 func startSupervisor(_ context.Context, p *fake.Proc) int {
 	l, err := fake.Listen(p, "unix", service.Socket, 16)
 	if errors.Is(err, syscall.EADDRINUSE) {
@@ -147,7 +147,7 @@ func (h serviceHost) Dial(ctx context.Context, port int) (net.Conn, error) {
 	return conn{f}, nil
 }
 
-// Start implements [service.Environment] for the roles of [Path] that package guestd implements.
+// Start implements [service.Environment] for services whose program is guestd, with a subcommand that package guestd implements.
 func (h serviceHost) Start(s caisson.Service, out io.Writer) (service.Process, error) {
 	if s.Command[0] != Path {
 		return nil, errors.New(s.Command[0] + ": command not found")

@@ -23,7 +23,7 @@ type terminals struct {
 	opened map[string]chan struct{}    // channels, closed when the terminal is served, by the same key; guarded by mu
 }
 
-// program returns the program of the role terminal for the arguments args.
+// program returns the program of one process of guestd's subcommand terminal, with the arguments args.
 func (t *terminals) program(args []string) fake.Program {
 	switch arg(args, 2) {
 	case "new":

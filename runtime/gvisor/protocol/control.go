@@ -104,7 +104,7 @@ const (
 	SignalForegroundGroup SignalMode = 2 // the foreground process group of that process's terminal
 )
 
-// TraceSessionArgs describes a trace session. The daemon uses trace sessions to call sinks.
+// TraceSessionArgs describes a trace session, with which gVisor sends events to sinks. The daemon starts one to call a sink.
 type TraceSessionArgs struct {
 	Config TraceSession
 	Force  bool // replace an existing session
@@ -119,7 +119,7 @@ type TraceSession struct {
 // TraceSessionName is the name of the only session that gVisor supports.
 const TraceSessionName = "Default"
 
-// Sink is the configuration of a sink.
+// Sink is the configuration of a sink, the code in gVisor's process that receives the events of a trace session.
 type Sink struct {
 	Name   string         `json:"name,omitempty"`
 	Config map[string]any `json:"config,omitempty"`

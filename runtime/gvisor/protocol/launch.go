@@ -55,7 +55,7 @@ type LaunchOverlay struct {
 	DirFD       int    // detached mount of the directory with the upper layer and the work directory
 	Upper, Work string // names of the upper layer and the work directory in the directory DirFD
 	MaskFD      int    // detached mount of the layer that hides names; -1: none
-	// The gofer hides names that appear later if they match a pattern in Hide and none in Show, see package namemask.
+	// Patterns of names, see package namemask. The gofer hides files that are created later and match Hide, unless they match Show.
 	Hide, Show []string
 }
 
@@ -73,9 +73,9 @@ func LaunchAttr() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS, Pdeathsig: unix.SIGKILL, Setsid: true}
 }
 
-// ReseedAnnotation is the annotation in the spec of a restored sandbox that controls the names of its processes, which are
-// additional PIDs. ReseedOpenSSL gives them new names, so that random generators such as OpenSSL's seed themselves again;
-// ReseedKeep keeps the names of earlier restores.
+// ReseedAnnotation is the annotation in the spec of a restored sandbox that controls which PIDs its processes get in addition to
+// those that they had. With ReseedOpenSSL, getpid returns a new PID in each process, so that random generators such as OpenSSL's
+// seed themselves again. With ReseedKeep, it returns the PID that an earlier restore has added, if there is one.
 const (
 	ReseedAnnotation = "dev.caisson.reseed"
 	ReseedOpenSSL    = "openssl"

@@ -375,7 +375,7 @@ type copyBuffer [128 << 10]byte
 
 // A processKernel holds gVisor's kernel of this process. Its kernel is not known until set is called.
 type processKernel struct {
-	once   sync.Once
+	once   sync.Once      // makes only the first call of set take effect
 	kernel *kernel.Kernel // the kernel; set before known is closed
 	known  chan struct{}  // closed by set
 }

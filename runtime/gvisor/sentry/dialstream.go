@@ -38,7 +38,7 @@ const changeEvents = waiter.ReadableEvents | waiter.WritableEvents | waiter.Even
 // A tcpStream is a stream over the sandbox's network stack.
 type tcpStream struct {
 	endpoint tcpip.Endpoint
-	queue    *waiter.Queue
+	queue    *waiter.Queue // notifies waiters of changes of endpoint
 }
 
 // dialTCP connects to a port on the first address on which a server listens: 127.0.0.1, ::1, and those of the sandbox's wire.

@@ -101,7 +101,7 @@ func wrapSyscall(sysno uintptr, around func(original kernel.SyscallFn) kernel.Sy
 // a new session does not depend on its caller, so it continues, as on any Unix. The exec'd process itself, which has no parent,
 // is not changed.
 //
-// Origin is read only by restore, while all tasks are stopped, and written only here, on the task's goroutine.
+// The field Origin of a task is read only by a restore, while all tasks are stopped, and written only here, by the task itself.
 func leaveExecSession(t *kernel.Task) {
 	if t.Origin == kernel.OriginExec && t.Parent() != nil {
 		t.Origin = kernel.OriginUnknown

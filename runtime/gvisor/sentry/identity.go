@@ -12,34 +12,34 @@ import (
 	"gvisor.dev/gvisor/pkg/state"
 )
 
-// An identity holds the additional PIDs, called names, of a thread group that was restored from a checkpoint: one for each
-// restore that gave new names. It is saved with the group's leader, as an action that runs when the leader exits.
+// An identity holds the additional PIDs of a thread group that was restored from a checkpoint: one for each restore that has
+// added PIDs. It is saved with the group's leader, as an action that runs when the leader exits.
 type identity struct {
 	all    *identities         // the set that contains this identity
 	tg     *kernel.ThreadGroup // the restored thread group
 	leader *kernel.Task        // leader of tg
-	// generations lists the restores (see identities.generation) that gave the group a name, in the order of the restores. The
-	// group's current name is that of the last restore in the list.
+	// generations lists the restores (see identities.generation) that have added a PID to the group, in the order of the restores.
+	// In the group, getpid returns the PID that the last of them has added.
 	generations []int32
 }
 
-// Limits of generations. A generation is the number of a restore that gave new names.
+// Limits of generations. A generation is the number of a restore that has added a PID to each thread group.
 const (
-	// maxGeneration is the greatest generation. It keeps names below 2^30, the largest thread ID that a futex can contain. The
-	// generation after maxGeneration is 1.
+	// maxGeneration is the greatest generation. It keeps additional PIDs below 2^30, the largest thread ID that a futex can contain.
+	// The generation after maxGeneration is 1.
 	maxGeneration = 1<<30/kernel.TasksLimit - 2
-	// maxGenerations is the number of names that a group keeps, so that PIDs in PID files remain valid for some restores.
+	// maxGenerations is the number of additional PIDs of a group. Old ones are kept so that PIDs in PID files remain valid.
 	maxGenerations = 16
 )
 
-// additionalPID returns the additional PID that the restore with the number generation gives to the thread group with the PID pid.
+// additionalPID returns the PID that the restore with the number generation adds to the thread group with the PID pid. gVisor's
 // PIDs are 1 to TasksLimit, so no additional PID equals a PID or that of another group.
 func additionalPID(pid kernel.ThreadID, generation int32) kernel.ThreadID {
 	return pid + kernel.ThreadID(generation)*kernel.TasksLimit
 }
 
-// addGeneration records that the restore with the number generation gave the group a name. It returns the generation whose name
-// must be removed because the group has maxGenerations names already, or 0.
+// addGeneration records that the restore with the number generation has added a PID to the group. It returns the generation whose
+// PID must be removed because the group has maxGenerations additional PIDs already, or 0.
 func (id *identity) addGeneration(generation int32) (dropped int32) {
 	if len(id.generations) == maxGenerations {
 		dropped = id.generations[1]
@@ -49,7 +49,7 @@ func (id *identity) addGeneration(generation int32) (dropped int32) {
 	return dropped
 }
 
-// newestBefore returns the last of the group's generations that is less than generation, or 0.
+// newestBefore returns the number of the last restore before the restore generation that has added a PID to the group, or 0.
 func (id *identity) newestBefore(generation int32) int32 {
 	var newest int32
 	for _, g := range id.generations {
@@ -60,7 +60,7 @@ func (id *identity) newestBefore(generation int32) int32 {
 	return newest
 }
 
-// TaskDestroyAction implements [kernel.TaskDestroyAction]. It removes the names of the thread group when its leader exits. gVisor
+// TaskDestroyAction implements [kernel.TaskDestroyAction]. It removes the PIDs of the thread group when its leader exits. gVisor
 // calls it without holding locks, directly after the exit, and waits for it before a save.
 func (id *identity) TaskDestroyAction(sentrycontext.Context) {
 	defer lockTasks(id.leader.Kernel().TaskSet())()
@@ -71,13 +71,13 @@ func (id *identity) TaskDestroyAction(sentrycontext.Context) {
 
 // identities holds the identities of a kernel's restored thread groups: their additional PIDs. It is saved with the kernel.
 type identities struct {
-	generation int32 // number of the last restore that gave new names; 0 before the first one
+	generation int32 // number of the last restore that has added PIDs; 0 before the first one
 
 	mu      sync.RWMutex                      // acquired after the lock of the task set; not part of a checkpoint
 	byGroup map[*kernel.ThreadGroup]*identity // identities by thread group; guarded by mu
 }
 
-// nextGeneration increments the generation. It is called after a restore, before the restore's names are added.
+// nextGeneration increments the generation. It is called after a restore, before PIDs are added for the restore.
 func (ids *identities) nextGeneration() {
 	ids.generation = ids.generation%maxGeneration + 1
 }
@@ -89,7 +89,7 @@ func (ids *identities) remove(tg *kernel.ThreadGroup) {
 	delete(ids.byGroup, tg)
 }
 
-// currentPID returns the result of getpid for tg, whose PID in gVisor is pid: the current name, or pid if tg has no names.
+// currentPID returns the result of getpid for tg, whose PID in gVisor is pid: the PID that was added last, or pid if none was.
 func (ids *identities) currentPID(tg *kernel.ThreadGroup, pid kernel.ThreadID) kernel.ThreadID {
 	ids.mu.RLock()
 	defer ids.mu.RUnlock()
@@ -100,7 +100,7 @@ func (ids *identities) currentPID(tg *kernel.ThreadGroup, pid kernel.ThreadID) k
 	return additionalPID(pid, id.generations[len(id.generations)-1])
 }
 
-// parentPID returns the name, or PID, that parent, whose PID in gVisor is pid, had when child was created. A program may compare
+// parentPID returns what getpid returned in parent, whose PID in gVisor is pid, when child was created. A program may compare
 // getppid with that earlier value to check whether its parent is running, so the value must not change.
 func (ids *identities) parentPID(child, parent *kernel.ThreadGroup, pid kernel.ThreadID) kernel.ThreadID {
 	ids.mu.RLock()

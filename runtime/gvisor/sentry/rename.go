@@ -13,7 +13,7 @@ import (
 // each use, OpenSSL's generators compare getpid with the PID of their last use, and seed themselves from the kernel if it
 // differs. Without this, two forks of one checkpoint generate the same keys.
 //
-// The new PID (name) is valid in addition to the old one. System calls accept both. Calls that return the PID of another process
+// The new PID is valid in addition to the old one. System calls accept both. Calls that return the PID of another process
 // (wait, ps, the sender of a signal) return the old one. Only getpid, and gettid of a main thread, return the new one, and so
 // does getppid in a child that has not called exec since its fork. So getpid() == gettid() holds, and getppid() equals the
 // parent's getpid(), on which programs rely. After an exec in the child, getppid returns the old PID, because Node and shells
@@ -21,9 +21,9 @@ import (
 //
 // Decision 5 in docs/decisions describes the reasons and the limits.
 type pidRenamer struct {
-	reseed bool        // whether the processes get new names; otherwise they keep the names of earlier restores
+	reseed bool        // whether the processes get new PIDs; otherwise getpid returns those of earlier restores
 	once   sync.Once   // makes loadIdentities load only once
-	ids    *identities // names of the processes; set by loadIdentities
+	ids    *identities // additional PIDs of the processes; set by loadIdentities
 }
 
 // identitiesKey is the key of the identities in the checkpoint.
@@ -90,7 +90,7 @@ func (r *pidRenamer) mapPID(change func(*kernel.Task, kernel.ThreadID) kernel.Th
 	}
 }
 
-// toOldPID replaces a name (additional PID) by the old PID in an argument that may be the ID of a process group, negative in some
+// toOldPID replaces an additional PID by the old PID in an argument that may be the ID of a process group, negative in some
 // calls. gVisor does not look up such an ID in the table of PIDs, but compares it with the old PID of the group's first process.
 func toOldPID(t *kernel.Task, arg *arch.SyscallArgument) {
 	id, sign := kernel.ThreadID(arg.Int()), kernel.ThreadID(1)
@@ -105,8 +105,8 @@ func toOldPID(t *kernel.Task, arg *arch.SyscallArgument) {
 	}
 }
 
-// wrapSetForeground wraps ioctl. For the duration of a TIOCSPGRP call (tcsetpgrp), it replaces a name by the old PID, as toOldPID
-// does, in the memory that the call's argument points to.
+// wrapSetForeground wraps ioctl. For the duration of a TIOCSPGRP call (tcsetpgrp), it replaces an additional PID by the old
+// PID, as toOldPID does, in the memory that the call's argument points to.
 func (r *pidRenamer) wrapSetForeground(original kernel.SyscallFn) kernel.SyscallFn {
 	return func(t *kernel.Task, sysno uintptr, args arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
 		if args[1].Uint() != linux.TIOCSPGRP {
@@ -125,7 +125,7 @@ func (r *pidRenamer) wrapSetForeground(original kernel.SyscallFn) kernel.Syscall
 	}
 }
 
-// loadIdentities loads the identities and, if r.reseed is set, gives every process a new name. It does so once after a restore.
+// loadIdentities loads the identities and, if r.reseed is set, gives every process a new PID. It does so once after a restore.
 func (r *pidRenamer) loadIdentities(t *kernel.Task) {
 	r.once.Do(func() {
 		k := t.Kernel()
@@ -155,8 +155,8 @@ func (r *pidRenamer) loadIdentities(t *kernel.Task) {
 	})
 }
 
-// addName gives the thread group tg a name, the additional PID of the current generation. The caller must hold the lock of the
-// task set.
+// addName adds a PID to the thread group tg, the one that additionalPID returns for the last restore. The caller must hold the
+// lock of the task set.
 func (ids *identities) addName(tg *kernel.ThreadGroup, leader *kernel.Task) {
 	ids.mu.Lock()
 	defer ids.mu.Unlock()

@@ -22,10 +22,10 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor/protocol"
 )
 
-// A sharedRandomness determines which programs may generate the same random values as another fork. Its kernel is set after a
-// restore has loaded it, and stays nil in a sandbox that was not restored.
+// A sharedRandomness determines which programs may generate the same random values as another fork. The field kernel is
+// set when a restore has loaded the kernel; it stays nil in a sandbox that was not restored.
 type sharedRandomness struct {
-	reseeded bool                          // whether the restore gave the processes new names, see [pidRenamer]
+	reseeded bool                          // whether the restore gave the processes new PIDs, see [pidRenamer]
 	kernel   atomic.Pointer[kernel.Kernel] // the restored kernel; nil if there is none
 }
 

@@ -9,7 +9,7 @@ import (
 	"gvisor.dev/gvisor/pkg/sync"
 )
 
-// gVisor looks up every PID that a guest uses, in a system call or below /proc, in one table. A second name for a thread group
+// gVisor looks up every PID that a guest uses, in a system call or below /proc, in one table. A second PID for a thread group
 // is a second entry in that table. The table is the unexported field tasks of [kernel.PIDNamespace], and its lock the field mu
 // of [kernel.TaskSet]; these are the offsets of the two fields. When the program starts, fieldOffset checks the fields' types.
 var (
