@@ -123,7 +123,7 @@ type Run struct {
 }
 
 // A RunPlan contains the settings to which the request of a run was resolved when the run was created, except its limits and its
-// model. Each attempt checks whether the plan is still allowed, and then executes it. It is only in the store, never in responses.
+// model. Each attempt checks whether the plan is still allowed, and then executes it. It is stored, but never in responses.
 type RunPlan struct {
 	Version int               `json:"version"` // version of the meaning of the fields; other builds may have other versions
 	Agent   string            `json:"agent"`   // hash of the parts of the agent's catalog entry from which the plan was made

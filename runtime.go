@@ -180,7 +180,7 @@ type RuntimeSpec struct {
 	// ContinueClock means that the monotonic clock of restored processes continues at the time of the checkpoint. Otherwise it
 	// also includes the time between checkpoint and restore.
 	ContinueClock bool
-	Stdout        *os.File // the command's output; nil discards it. Writes must work after the caller's exit: a FIFO opened O_RDWR
+	Stdout        *os.File // file or FIFO (opened with O_RDWR) that gets the command's output, also after the caller's exit; or nil
 	Stderr        *os.File // the command's error output, as Stdout
 	NetNS         *os.File // network namespace with the wire's TAP; nil means loopback only. It may be closed after the call
 }

@@ -55,7 +55,7 @@ const PlanVersion = 1
 type Plan struct {
 	Version   int           `json:"version"`
 	From      ID            `json:"from,omitempty"`      // snapshot or sandbox that is forked; "" for none
-	Capture   ID            `json:"capture,omitempty"`   // the temporary capture of From, which belongs to its forks
+	Capture   ID            `json:"capture,omitempty"`   // the temporary capture of From that the forks are made of
 	Memory    bool          `json:"memory,omitempty"`    // whether memory is restored
 	Start     bool          `json:"start,omitempty"`     // whether the processes of the sandbox are started
 	Workspace WorkspaceKind `json:"workspace,omitempty"` // the requested kind of workspace; "" for none

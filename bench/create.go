@@ -61,7 +61,7 @@ const (
 	poolSize     = 4            // Number of sandboxes in the pool.
 )
 
-// claimWarm compares the time until a first process in a sandbox from a full pool has ended with that of gVisor's command run.
+// claimWarm compares the time until a first process in a sandbox from a full pool has ended with that of one "runsc run".
 func (s *suite) claimWarm(ctx context.Context) error {
 	_, err := s.api.PutTemplate(ctx, caisson.Template{Name: poolTemplate, Image: "host", Pool: poolSize})
 	if err != nil {

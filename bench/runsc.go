@@ -29,7 +29,7 @@ import (
 	"github.com/caisson-dev/caisson/wire"
 )
 
-// runsc is the baseline: gVisor's own command line, of which each method that uses a sandbox runs a process.
+// runsc is the baseline: gVisor's own command line. Each operation on its sandboxes runs one command of it.
 //
 // Its spec and flags are those that Caisson used for a sandbox of the same template, the donor, except for resources that cannot
 // be shared. The root file system is created once, before the measurements, from the same layers and directories. Each network

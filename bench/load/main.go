@@ -19,7 +19,7 @@ import (
 
 // options are the options of clients.
 type options struct {
-	n, warm, conns int           // Numbers of measured operations, of uncounted ones before them, and of connections of "rate".
+	n, warm, conns int           // Numbers of measured operations, of uncounted ones before, and of connections (client "rate").
 	duration       time.Duration // How long the clients "rate", "send" and "receive" measure.
 }
 

@@ -25,7 +25,7 @@ type stillClock struct{ keeper *kernel.Timekeeper }
 var restoreStillClock bool
 
 // installClock saves a stillClock with the kernel of this process. If still is set and the kernel is restored from a checkpoint
-// that contains a stillClock, it is applied. installClock must run before gVisor starts a kernel.
+// that contains a stillClock, that one is applied. installClock must run before gVisor starts a kernel.
 func installClock(still bool) {
 	restoreStillClock = still
 	var once sync.Once

@@ -223,8 +223,8 @@ func nodePath(c *lisafs.Connection, node *lisafs.Node) (p string) {
 	return p
 }
 
-// walkHandler returns a handler of the request Walk, whose reply contains a status, or of WalkStat. The handler replies as if the
-// first hidden name did not exist.
+// walkHandler returns a handler of the request Walk or WalkStat that replies as if the first hidden name did not exist. hasStatus
+// reports whether the reply contains a status, as that of Walk does.
 func (v *nameFilter) walkHandler(original lisafs.RPCHandler, hasStatus bool) lisafs.RPCHandler {
 	return func(c *lisafs.Connection, comm lisafs.Communicator, n uint32) (uint32, error) {
 		var req lisafs.WalkReq
