@@ -10,7 +10,7 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
-// daemonRoutes serves information about the daemon, garbage collection and host checks.
+// daemonRoutes serves requests about the daemon and its host: state, configuration, backups, disk usage and remains of crashes.
 type daemonRoutes struct {
 	core  caisson.Daemon
 	execs *atomic.Int64 // number of processes that clients have started and wait for

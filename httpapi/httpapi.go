@@ -44,7 +44,7 @@ type API struct {
 	cfg     Config
 	router  *router
 	handles *handleTable
-	calls   *tokenCalls
+	calls   *tokenCalls        // the requests with a token that are being served
 	execs   *atomic.Int64      // number of processes that clients have started and wait for
 	close   context.CancelFunc // cancels the contexts of streams
 }

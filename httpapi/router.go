@@ -26,11 +26,11 @@ type router struct {
 	api        huma.API
 	log        *slog.Logger
 	apiContext context.Context // context that ends when the API is closed, which ends streams
-	// document returns the OpenAPI document. The first call generates it, because few daemons ever serve it. finish sets
-	// document.
+	// document, set by finish, returns the OpenAPI document. The first call generates it, because few daemons ever serve it.
 	document func() ([]byte, error)
 }
 
+// newRouter returns a router without routes. The context open must end when the API is closed.
 func newRouter(open context.Context, log *slog.Logger) *router {
 	rt := &router{mux: http.NewServeMux(), log: log, apiContext: open}
 	registry := huma.NewMapRegistry("#/components/schemas/", schemaName)

@@ -18,6 +18,7 @@ type tokenCalls struct {
 	removed map[caisson.ID]bool
 }
 
+// newTokenCalls returns a tokenCalls without requests and removed tokens.
 func newTokenCalls() *tokenCalls {
 	return &tokenCalls{calls: map[caisson.ID]map[int]context.CancelCauseFunc{}, removed: map[caisson.ID]bool{}}
 }

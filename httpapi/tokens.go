@@ -11,7 +11,7 @@ import (
 // tokenRoutes serves the management of tokens.
 type tokenRoutes struct {
 	core  caisson.Tokens
-	calls *tokenCalls
+	calls *tokenCalls // the requests with a token that are being served; those of a removed token are cancelled
 }
 
 func (h tokenRoutes) register(rt *router) {

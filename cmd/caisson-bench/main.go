@@ -35,8 +35,8 @@ const networkFD = 3
 
 // options are the values of the flags, which main describes.
 type options struct {
-	bin, rows, out, dir string // directory of the programs, prefix of the names of rows, JSON file to write, working directory
-	n                   int    // number of samples of each row that is measured quickly
+	bin, rows, out, dir string // directory of the programs, prefix of the rows to measure, JSON file to write, working directory
+	n                   int    // number of samples of each row whose measurement is quick; other rows have a fraction of it
 }
 
 func main() {
@@ -94,8 +94,8 @@ func isolate(o options) (err error) {
 	return cmd.Run()
 }
 
-// removeCgroups removes the empty cgroups of the daemons whose data directories are in dir, and those named like dir, which
-// gVisor's own command line has used.
+// removeCgroups removes the empty cgroups that the benchmark has left: of the daemons whose data directories are in dir, and of
+// gVisor's own command line, whose cgroups are named like dir.
 func removeCgroups(dir string) error {
 	names := []string{filepath.Base(dir)}
 	instances, err := filepath.Glob(filepath.Join(dir, "*", "instance"))

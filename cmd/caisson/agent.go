@@ -168,7 +168,7 @@ func (c *agentRmCmd) Run(ctx context.Context, a *app, api api) error {
 	return removeEach(ctx, a, c.Agent, api.RemoveAgent)
 }
 
-// agentBuildCmd builds an agent.
+// agentBuildCmd builds the root file system of an agent.
 type agentBuildCmd struct{ agentArg }
 
 func (c *agentBuildCmd) Help() string { return examples("caisson agent build openclaw") }
@@ -180,7 +180,7 @@ func (c *agentBuildCmd) Run(ctx context.Context, a *app, api api) error {
 	return asDone(a, agentID)(g, err)
 }
 
-// agentWarmCmd warms an agent.
+// agentWarmCmd makes the warm snapshot of an agent.
 type agentWarmCmd struct {
 	agentArg
 	Pool *int `help:"Keep so many forks ready, for runs without a directory; makes a snapshot only if there is none." placeholder:"N"`
@@ -226,7 +226,7 @@ func maxPoolForks(size caisson.Size, inForce map[string]any) (int, bool) {
 	return int(most / float64(size)), true
 }
 
-// agentCheckCmd checks an agent.
+// agentCheckCmd checks whether the requirements of an agent and its skills are met.
 type agentCheckCmd struct{ agentArg }
 
 func (c *agentCheckCmd) Help() string {

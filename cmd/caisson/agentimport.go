@@ -42,7 +42,7 @@ func (c *agentImportOpenClawCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	in.Agent.ID = c.ID
-	// The image and the kind of randomness (see caisson.Warm) are those of the built-in agent openclaw.
+	// Image and Randomness, the way in which forks get different random numbers, are those of the built-in agent openclaw.
 	in.Agent.Image, in.Agent.Warm = caisson.HostTemplate, &caisson.Warm{Randomness: "openssl"}
 	report := in.Report
 	if c.DryRun {

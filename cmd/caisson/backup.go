@@ -132,7 +132,7 @@ func (c *backupCmd) write(ctx context.Context, a *app, d *localDaemon, w io.Writ
 	return &backupReport{Data: d.cfg.DataDir, Header: *h, Entries: m.Entries, Size: caisson.Size(m.Bytes)}, nil
 }
 
-// open returns a new backup as a stream. The daemon makes the backup or, if no daemon is running, this process.
+// open starts a new backup and returns its reader. The daemon makes the backup or, if no daemon is running, this process.
 func (c *backupCmd) open(ctx context.Context, d *localDaemon) (io.ReadCloser, error) {
 	up, err := isListening(ctx, d.cfg.SocketPath())
 	if err != nil {

@@ -89,7 +89,7 @@ type app struct {
 	globals    globals   // the global flags; before parsing has succeeded, only Output is set
 	interrupts *interrupts
 	parser     *kong.Kong
-	cfg        *config // nil before the first call of [connection], which all commands with a parameter of type api have made
+	cfg        *config // the settings; nil until [connection] is called, as it is for each command with a parameter of type api
 	restore    func()  // restores the user's terminal; nil before rawTerminal was called
 }
 

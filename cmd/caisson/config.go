@@ -31,7 +31,7 @@ const (
 	defaultConfigFile = "/etc/caisson/config.yaml"
 	defaultDataDir    = "/var/lib/caisson"
 	defaultAgentsDir  = "/etc/caisson/agents"
-	maxConfigSize     = 1 << 20 // bytes of a configuration or another file that a command reads
+	maxConfigSize     = 1 << 20 // maximum size in bytes of a configuration file, and of other small files that a command reads
 )
 
 // socketMode is the mode of the unix socket. It is not configurable: a process that may open the socket has full rights.

@@ -111,7 +111,7 @@ func (c *auditVerifyCmd) Run(ctx context.Context, a *app, api api) error {
 	return tamperError(r)
 }
 
-// auditHeadCmd prints the head of the event log.
+// auditHeadCmd prints the head of the event log: the number and the hash of its newest event.
 type auditHeadCmd struct{}
 
 func (c *auditHeadCmd) Help() string {

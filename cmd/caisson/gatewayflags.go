@@ -15,7 +15,7 @@ func (f *gatewayFlags) anySet() bool {
 	return len(f.Grant) > 0 || f.MaxRate != "" || f.MaxTokenRate != "" || f.RecordCalls
 }
 
-// gatewayUse returns the rate limits, the permitted features and the recording of model calls that the flags specify.
+// gatewayUse returns what the flags specify: the rate limits of model calls, features to allow, and whether to record the calls.
 func (f *gatewayFlags) gatewayUse() (*caisson.GatewayUse, error) {
 	use := &caisson.GatewayUse{Allow: f.Grant, Record: f.RecordCalls}
 	for _, rate := range []struct {

@@ -48,7 +48,7 @@ func (c *logsCmd) Run(ctx context.Context, a *app, api api) error {
 	return asLog(a)(api.Logs(ctx, c.Sandbox, c.Follow))
 }
 
-// statsCmd measures sandboxes.
+// statsCmd prints the resource usage of running sandboxes.
 type statsCmd struct {
 	sandboxesArg
 	Every caisson.Duration `help:"Measure again and again, this far apart." placeholder:"DURATION"`

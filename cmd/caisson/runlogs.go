@@ -55,7 +55,7 @@ func (c *anyLogsCmd) Run(ctx context.Context, a *app, id caisson.ID, api api) er
 	return err
 }
 
-// printEmpty prints that the log of the stream is empty, and which streams of the run have a log that is not.
+// printEmpty prints that the log l is empty, and which of the other logs of the run are not empty.
 func (l *runLog) printEmpty(ctx context.Context, a *app) {
 	var have []string
 	for _, stream := range []string{caisson.LogStdout, caisson.LogStderr, caisson.LogGateway, caisson.LogEgress} {
@@ -78,11 +78,11 @@ func (l *runLog) printEmpty(ctx context.Context, a *app) {
 	a.infof("caisson: run %s has nothing on %s; %s", l.id, l.stream, text)
 }
 
-// runLog copies the log of a stream of a run to out.
+// runLog copies one of the logs of a run, such as that of its standard output, to out.
 type runLog struct {
 	api    caisson.Runs
 	id     caisson.ID // id of the run
-	stream string     // name of the stream, such as caisson.LogStdout
+	stream string     // which log of the run is copied, such as caisson.LogStdout
 	out    io.Writer  // where the log is copied to
 	copied int64      // bytes of the current attempt's log that were copied already
 }

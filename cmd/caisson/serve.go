@@ -102,7 +102,7 @@ func listenAndServe(ctx context.Context, cfg *config, st *settings, e *engine.En
 	clients := &requestCounter{}
 	g.Go(func() error {
 		<-gctx.Done()
-		return api.Close() // streams and sessions end before the servers wait for them
+		return api.Close() // ends event streams and exec sessions, for which the servers would wait
 	})
 	g.Go(func() error {
 		return e.Run(gctx, func() error {

@@ -187,13 +187,13 @@ func (s *settings) changedNow() []string {
 	return slices.Clone(s.changed)
 }
 
-// notices prints, at most once, messages about the notices that the daemon's responses contain.
+// notices prints, at most once, that the daemon has another version than this command, or has not read a changed configuration.
 type notices struct {
 	a    *app
 	once sync.Once
 }
 
-// show prints the messages about the notice of the first response. Later calls do nothing.
+// show prints the messages for of, the information about the daemon in its first response. Later calls do nothing.
 func (n *notices) show(of client.Notice) {
 	n.once.Do(func() {
 		if ours := buildVersion().Version; of.Version != "" && of.Version != ours {

@@ -143,7 +143,7 @@ func (c *templatePullCmd) Run(ctx context.Context, a *app, api api) error {
 	return asDone(a, imageDigest)(pullImage(ctx, a, api, caisson.PullRequest{Reference: t.Image}, c.registryLogin))
 }
 
-// templateBuildCmd builds a template.
+// templateBuildCmd pulls the image of a template and runs its set-up steps.
 type templateBuildCmd struct {
 	Template string `arg:"" help:"Name, or a YAML file that is stored first." complete:"template"`
 	registryLogin

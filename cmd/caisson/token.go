@@ -116,7 +116,7 @@ func (c *tokenRmCmd) Help() string {
 	return examples("caisson token rm tk-abcdefghijklmnop", "caisson token rm dashboard --account team-a")
 }
 
-// findToken returns the id of the token of the account that has ref as its id or, alone, as its name.
+// findToken returns the id of the account's token with the id ref or, if only one token has that name, with the name ref.
 func findToken(ctx context.Context, a *app, api api, ref string) (caisson.ID, error) {
 	list, err := api.ListTokens(ctx)
 	if err != nil {

@@ -36,7 +36,7 @@ func (c *usageCmd) Help() string {
 // maxListed is the maximum number of calls or charges that are listed; a longer list is an error.
 const maxListed = 100_000
 
-// ProvideQuery checks the flags and returns the query that those other than --sandbox specify.
+// ProvideQuery checks the flags and returns the query that they specify, without the value of --sandbox, which Run adds.
 func (c *usageCmd) ProvideQuery() (q caisson.UsageQuery, err error) {
 	if c.Calls && c.Receipts || c.Compare != "" && (c.Calls || c.Receipts || c.CSV) {
 		return q, usagef("usage", "--calls, --receipts and --reconcile exclude each other")

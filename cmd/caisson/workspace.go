@@ -119,7 +119,7 @@ func workspaceRows(w *caisson.Workspace) [][2]string {
 	return append(rows, [2]string{"Searched", searchSummary(w)})
 }
 
-// searchSummary returns a text about how many files of a workspace were searched for secrets; "" for a workspace of kind direct.
+// searchSummary returns a text about how many files of w were searched for secrets; "" if the sandbox writes in the directory.
 func searchSummary(w *caisson.Workspace) string {
 	switch {
 	case w.Kind == caisson.WorkspaceDirect:

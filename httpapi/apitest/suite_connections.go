@@ -13,7 +13,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/poll"
 )
 
-// serve starts the test server of guestd in the sandbox, with these arguments, and waits until it listens.
+// serve starts "guestd test serve", a server for tests, with these arguments in the sandbox sb, and waits until it listens.
 func serve(t *testing.T, ctx context.Context, c Cores, sb, network, address, mode string) {
 	t.Helper()
 	p := must(c.Processes.Exec(ctx, sb, caisson.ExecRequest{Command: []string{"/.caisson/inside", "test", "serve", network, address, mode}}))(t)

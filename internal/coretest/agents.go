@@ -19,7 +19,7 @@ import (
 	"github.com/caisson-dev/caisson/runtime/fake"
 )
 
-// agents are the programs of all agents of a world. A prompt is a list of steps, which "; " separates:
+// agents are the programs of all agents of a [World]. A prompt is a list of steps, which "; " separates:
 //
 //	say TEXT            add TEXT to the answer
 //	tool NAME RESULT    call a tool; the call fails if RESULT begins with !
@@ -34,7 +34,7 @@ import (
 //
 // Any other step adds itself to the answer. Each attempt calls a model once.
 type agents struct {
-	w *World // the world whose agents these are
+	w *World // the engine under test, in whose sandboxes the agents run
 
 	mu    sync.Mutex
 	turns map[string]*turn // the prompts that are being answered, by the id of the run; guarded by mu
@@ -44,7 +44,7 @@ type agents struct {
 type turn struct {
 	*fake.Proc
 	*task.Task
-	w       *World               // the world of the agent
+	w       *World               // the engine under test
 	ctx     context.Context      // ends when the process of the agent is killed
 	guest   caisson.Guest        // the sandbox of the agent, as the model gateway sees it
 	out     *task.Writer         // the output of the agent

@@ -30,7 +30,7 @@ import (
 	"github.com/caisson-dev/caisson/wire"
 )
 
-// A World is a running engine with its drivers.
+// A World is a running engine for tests, with its drivers.
 type World struct {
 	*engine.Engine
 	Runtime *fake.Runtime // the driver of all sandboxes
@@ -159,8 +159,7 @@ func (w *World) Config(log *slog.Logger) httpapi.Config {
 	}
 }
 
-// daemon is an engine whose Examine returns a fixed result and does not examine the host, which needs no gVisor for the fake
-// runtime.
+// daemon is an engine whose Examine returns a fixed result, because the fake runtime works on hosts that do not support gVisor.
 type daemon struct{ *engine.Engine }
 
 // Examine returns one check, which has succeeded.

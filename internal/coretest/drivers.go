@@ -19,8 +19,8 @@ type runtime struct{ *fake.Runtime }
 func (runtime) Remains() ([]caisson.ID, error) { return nil, nil } // no sandbox leaves anything on the host
 func (runtime) Close() error                   { return nil }      // the fake runtime needs no closing
 
-// images contains every image. A pull fails as Unavailable if the reference contains "unreachable", fails as Exhausted if it
-// contains "full", and lasts until it is cancelled if it contains "slow".
+// images is a driver that finds an image for every reference, except that a pull fails as Unavailable if the reference contains
+// "unreachable", fails as Exhausted if it contains "full", and lasts until it is cancelled if it contains "slow".
 type images struct {
 	*imagetest.Driver
 
@@ -156,7 +156,7 @@ func (l mismatchedLedger) Reconcile(ctx context.Context, provider string, since 
 	return []caisson.Discrepancy{{UpstreamID: "x", Problem: "missing here", Upstream: caisson.Dollar / 7}}, nil
 }
 
-// catalog returns the models of a world: two that can be called, and one without a price.
+// catalog returns the models of a [World]: two that can be called, and one without a price.
 func catalog() []caisson.Model {
 	return []caisson.Model{
 		{
@@ -168,7 +168,7 @@ func catalog() []caisson.Model {
 	}
 }
 
-// providers returns the model providers of a world.
+// providers returns the model providers of a [World].
 func providers() []caisson.Provider {
 	return []caisson.Provider{
 		{Name: "cloud", Kind: caisson.ProviderOpenAI, BaseURL: "https://cloud.example/v1"},
@@ -176,7 +176,7 @@ func providers() []caisson.Provider {
 	}
 }
 
-// builtin are the built-in agents of a world. Their program is a file of every image; no process executes it.
+// builtin are the built-in agents of a [World]. The file in Command exists in every image and is never executed: see [agents].
 func builtin() []*caisson.Agent {
 	return []*caisson.Agent{
 		{

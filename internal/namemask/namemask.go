@@ -19,7 +19,7 @@ const (
 
 // A Mask defines which files of a directory are hidden from a sandbox. It is safe for concurrent use.
 type Mask struct {
-	hide, show []pattern       // the patterns passed to New
+	hide, show []pattern       // the patterns of names to hide, and of names that are shown although they match one in hide
 	exact      map[string]bool // Last path elements of the patterns in hide, if they have no wildcards.
 	globs      []string        // Last path elements of the patterns in hide, if they have wildcards.
 	source     [2][]string     // The lists hide and show as they were passed to New.
