@@ -46,7 +46,7 @@ type API struct {
 	handles *handleTable
 	calls   *tokenCalls        // the requests with a token that are being served
 	execs   *atomic.Int64      // number of processes that clients have started and wait for
-	close   context.CancelFunc // cancels the contexts of streams
+	close   context.CancelFunc // cancels the contexts of streamed responses and exec sessions
 }
 
 // New returns an API with these dependencies. It returns an error if a required one is missing.
@@ -102,8 +102,8 @@ func New(cfg Config) (*API, error) {
 // OpenAPI returns the OpenAPI 3.1 document that describes the API, as indented JSON.
 func (a *API) OpenAPI() ([]byte, error) { return a.router.document() }
 
-// Close ends streams and exec sessions, whose processes are killed, and closes descriptors that no request has taken. Call it
-// before http.Server.Shutdown, which waits for streams and does not track exec sessions. Further calls have no effect.
+// Close ends streamed responses and exec sessions, whose processes are killed, and closes descriptors that no request has taken.
+// Call it before http.Server.Shutdown, which waits for responses and does not track exec sessions. Further calls have no effect.
 func (a *API) Close() error {
 	a.close()
 	a.handles.closeAll()

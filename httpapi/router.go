@@ -25,7 +25,7 @@ type router struct {
 	mux        *http.ServeMux
 	api        huma.API
 	log        *slog.Logger
-	apiContext context.Context // context that ends when the API is closed, which ends streams
+	apiContext context.Context // context that ends when the API is closed, to end streamed responses and exec sessions
 	// document, set by finish, returns the OpenAPI document. The first call generates it, because few daemons ever serve it.
 	document func() ([]byte, error)
 }
@@ -62,7 +62,7 @@ func newRouter(open context.Context, log *slog.Logger) *router {
 // finish sets document and registers the route of the OpenAPI document. It must be called after all other routes are registered.
 func (rt *router) finish() {
 	registry := rt.api.OpenAPI().Components.Schemas
-	for _, t := range []reflect.Type{ // types that only streams contain, so that no operation refers to them
+	for _, t := range []reflect.Type{ // types that only streamed responses contain, so that no operation refers to them
 		reflect.TypeFor[caisson.ExecRequest](), reflect.TypeFor[caisson.AttachRequest](), reflect.TypeFor[protocol.Message](), reflect.TypeFor[caisson.Progress](),
 		reflect.TypeFor[caisson.Event](), reflect.TypeFor[caisson.FileEvent](), reflect.TypeFor[protocol.Handles](),
 		reflect.TypeFor[caisson.RunEvent](), reflect.TypeFor[protocol.ChatRequest](), reflect.TypeFor[protocol.ChatProblem](),

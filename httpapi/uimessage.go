@@ -13,7 +13,7 @@ import (
 // uiHeader is the header with the version of the AI SDK's UI message stream.
 const uiHeader = "X-Vercel-Ai-Ui-Message-Stream"
 
-// uiChunk is one chunk of a UI message stream. The SDK rejects chunks with fields that chunks of their type do not have.
+// uiChunk is one chunk of a UI message stream. The AI SDK rejects chunks with fields that chunks of their type do not have.
 type uiChunk struct {
 	Type       string          `json:"type"`
 	ID         string          `json:"id,omitempty"`
@@ -32,8 +32,8 @@ type uiChunk struct {
 
 // uiStatus is the data of a data-status chunk.
 type uiStatus struct {
-	Phase string     `json:"phase"`
-	Label string     `json:"label,omitempty"`
+	Phase string     `json:"phase"`           // what the run does now, such as thinking
+	Label string     `json:"label,omitempty"` // a detail of the phase, such as the name of a tool
 	Child caisson.ID `json:"child,omitempty"` // id of a sub-run that was started
 }
 
@@ -103,7 +103,7 @@ func (u *uiMessageEncoder) chunks(e caisson.RunEvent) (out []uiChunk) {
 	case caisson.EventToolResult:
 		out = u.closeText(out)
 		if !u.tools[e.CallID] {
-			return out // the SDK rejects a tool's result without a call
+			return out // the AI SDK rejects a tool's result without a call
 		}
 		delete(u.tools, e.CallID)
 		if e.IsError {

@@ -33,7 +33,7 @@ func (c *backupCmd) Help() string {
 
 // A backupReport describes a backup for the output of the commands backup and restore.
 type backupReport struct {
-	File string `json:"file,omitempty"` // path of the backup; "" for a stream
+	File string `json:"file,omitempty"` // path of the backup; "" for standard input or output
 	Data string `json:"dataDir"`        // data directory
 	backup.Header
 	Entries int64        `json:"entries"` // number of files and directories

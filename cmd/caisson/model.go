@@ -114,14 +114,14 @@ func (c *modelImportCmd) Help() string {
 
 // importedPrices is the output of import-prices and sync with -o json.
 type importedPrices struct {
-	Source string `json:"source"` // name of the list's source
+	Source string `json:"source"` // name of the price list's source
 	Models int    `json:"models"` // number of models that have a price in the list
 }
 
 // priceList is a price list and the name of its source.
 type priceList struct {
-	data   []byte // the list as it was read
-	source string // name of the list's source
+	data   []byte // the text of the price list
+	source string // name of the price list's source
 }
 
 // ProvideList reads the price list from its source.

@@ -190,7 +190,7 @@ func (c *policyExplainCmd) Run(ctx context.Context, a *app, _ validFlags, api ap
 	return nil
 }
 
-// printExplanation prints the decision about a destination with its steps, a rule that would allow it, and the wire's recent refusals.
+// printExplanation prints the decision about a destination with its steps, a rule that would allow it, and recent refusals.
 func printExplanation(a *app, e *caisson.Explanation) error {
 	switch {
 	case a.globals.Output != "table":

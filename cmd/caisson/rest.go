@@ -35,7 +35,7 @@ func (p *autoPause) UnmarshalText(text []byte) error {
 		if !ok {
 			return caisson.Errorf(caisson.Invalid, "write suspend=5m,pause=30m,stop=24h or some of it, or never; not %.70q", part)
 		}
-		delete(left, name) // a second value for the same step is an error
+		delete(left, name) // so that a second value for the same step is an error
 		if err := field.UnmarshalText([]byte(after)); err != nil {
 			return err
 		}

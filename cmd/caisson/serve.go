@@ -102,7 +102,7 @@ func listenAndServe(ctx context.Context, cfg *config, st *settings, e *engine.En
 	clients := &requestCounter{}
 	g.Go(func() error {
 		<-gctx.Done()
-		return api.Close() // ends event streams and exec sessions, for which the servers would wait
+		return api.Close() // ends streamed responses, for which the servers would wait, and exec sessions
 	})
 	g.Go(func() error {
 		return e.Run(gctx, func() error {
@@ -143,7 +143,7 @@ func serveOn(g *errgroup.Group, ctx context.Context, server *http.Server, l net.
 	})
 	g.Go(func() error {
 		<-ctx.Done()
-		// Active requests get 2 s to finish. Requests with streams would never finish.
+		// Active requests get 2 s to finish. Those with streamed responses might never finish.
 		sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 		defer cancel()
 		if server.Shutdown(sctx) != nil {

@@ -145,7 +145,7 @@ func (s *settings) Reload(ctx context.Context) (*caisson.Reloaded, error) {
 		s.log.ErrorContext(ctx, "the configuration is invalid; the one that was read before stays in force", "err", err)
 		return nil, err
 	}
-	// Set the offer even if it is equal, because the files with the scripts of its models may have changed.
+	// Set the offer even if it is equal: it refers to files with the answers of scripted models, which may have changed.
 	if err := s.setOffer(ctx, offer); err != nil {
 		return nil, err
 	}

@@ -133,7 +133,7 @@ func (k *keyStore) usableProviders(ctx context.Context, agent, model string) (li
 		if slices.ContainsFunc(k.offer.Models, func(m caisson.Model) bool { return m.Provider == v.provider && usable(m) }) {
 			list = append(list, v)
 		} else if model != "" && v.baseURL == openAIBaseURL && k.a.getenv(openAIBaseURL) != "" {
-			list = append(list, v) // that server's models are not known yet, and may include the model of the run
+			list = append(list, v) // the server in OPENAI_BASE_URL, whose models are not known yet, may have the model
 		}
 	}
 	return list, nil

@@ -154,7 +154,7 @@ func testConflicts(t *testing.T, ctx context.Context, c Cores) {
 	writeFiles(t, ctx, c, sb, map[string]string{
 		"merges": strings.Replace(lines(20), "xx\n", "sandbox\n", 1), "clashes": "sandbox\n", "same": "both\n", "late": "sandbox\n",
 	})
-	must(c.Workspaces.Diff(ctx, ref, caisson.DiffRequest{}))(t) // records the content of the files for merges
+	must(c.Workspaces.Diff(ctx, ref, caisson.DiffRequest{}))(t) // the base, which later merges need, is stored before a review
 	edit := func(name, content string) {
 		t.Helper()
 		succeeds(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644))

@@ -179,7 +179,7 @@ type NewToken struct {
 	Secret string         `json:"secret" doc:"Empty for the token of an SSH key"`
 }
 
-// Handles is the answer to an upload of descriptors.
+// Handles is the response to an upload of descriptors.
 type Handles struct {
 	Handles []string `json:"handles,omitempty"` // ids of the received descriptors
 	Problem *Problem `json:"problem,omitempty"` // the error; nil for success

@@ -8,7 +8,7 @@ import (
 // The names of server-sent events.
 const (
 	EventProgress = "progress" // event with a caisson.Progress as its data
-	EventResult   = "result"   // last event of a request, with the answer as its data
+	EventResult   = "result"   // last event of a request, with the result as its data
 	EventError    = "error"    // last event of a request, with a Problem as its data
 	EventHappened = "event"    // event with a caisson.Event as its data, and that event's sequence number as its id
 	EventFile     = "file"     // event with a caisson.FileEvent as its data

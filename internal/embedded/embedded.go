@@ -15,8 +15,8 @@ var files embed.FS
 const (
 	Guestd = "guestd" // runs within sandboxes (cmd/caisson-guestd)
 	Agent  = "agent"  // drives agents within sandboxes (cmd/caisson-agent)
-	Sentry = "sentry" // the sandbox runtime (cmd/caisson-sentry)
-	Worker = "worker" // the worker jobs (cmd/caisson-worker)
+	Sentry = "sentry" // runs gVisor's processes (cmd/caisson-sentry)
+	Worker = "worker" // runs worker jobs (cmd/caisson-worker)
 )
 
 // Find returns a program by its name, a static ELF executable. ok is false if this build does not contain the program, as in a
