@@ -9,7 +9,7 @@ import (
 )
 
 //go:embed bin
-var files embed.FS
+var files embed.FS // the packed programs
 
 // The names of the embedded programs.
 const (
