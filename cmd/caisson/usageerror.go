@@ -45,7 +45,7 @@ var (
 	unknownFlag     = regexp.MustCompile(`^unknown flag (-\S+?)(?:, did you mean .*)?$`)
 	unknownArgument = regexp.MustCompile(`^unexpected argument (\S+?)(?:, did you mean .*)?$`)
 	missingArgument = regexp.MustCompile(`^expected "(<[^"]*)"$`)
-	flagForValue    = regexp.MustCompile(`^--(\S+): expected .* value but got "(.*)" \(.* flag.*\).*$`) // a flag where a value is expected
+	flagForValue    = regexp.MustCompile(`^--(\S+): expected .* value but got "(.*)" \(.* flag.*\).*$`) // a flag, not a value
 	noWholeNumber   = regexp.MustCompile(`^(.*): expected a valid \d+ bit u?int but got (".*")$`)
 	noNumber        = regexp.MustCompile(`^(.*): expected a float but got (".*") .*$`)
 )
