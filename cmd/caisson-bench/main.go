@@ -35,7 +35,7 @@ const networkFD = 3
 
 // options are the values of the flags, which main describes.
 type options struct {
-	bin, rows, out, dir string // directory of the programs, prefix of the rows to measure, JSON file to write, working directory
+	bin, rows, out, dir string // directory of the programs, prefix of names of rows, JSON file to write, working directory
 	n                   int    // number of samples of each row whose measurement is quick; other rows have a fraction of it
 }
 

@@ -57,7 +57,7 @@ func (r *remotes) relayURL(sandbox caisson.ID) string { return r.base + "/" + st
 // relayHandler returns the handler that serves the relay to git in sandboxes. The first part of a path is the sandbox's id.
 func (r *remotes) relayHandler() http.Handler {
 	h := front.Handler(func(ctx context.Context, in json.RawMessage) (net.Conn, error) {
-		// The stream to the git job outlives the request in: it lasts until the caller closes the returned connection.
+		// The stream to the git job outlives the HTTP request: it lasts until the caller closes the returned connection.
 		f, _, err := r.wires.serving().Stream(context.WithoutCancel(ctx), in)
 		if err != nil {
 			return nil, err
