@@ -42,10 +42,10 @@ func confineSelf(uid int) (Confinement, error) {
 	return Confinement{Landlock: version, Seccomp: err == nil}, nil
 }
 
-// maxMemory is the limit of the wire process's memory (RLIMIT_DATA), in bytes. The soft memory limit of the Go runtime is a
-// quarter of it.
+// maxMemory is the limit of the wire process's memory (RLIMIT_DATA), in bytes. The Go runtime's soft limit is a quarter of it.
 const maxMemory = 4 << 30
 
+// setLimits sets the resource limits of the process (setrlimit).
 func setLimits() error {
 	for _, l := range []struct {
 		name     string
@@ -74,6 +74,7 @@ func setLimits() error {
 	return nil
 }
 
+// dropPrivileges changes the user and group to uid, and drops other groups, all capabilities, and the ways to regain them.
 func dropPrivileges(uid int) error {
 	if uid == 0 {
 		return errors.New("the wire process must not be root")

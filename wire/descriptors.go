@@ -20,8 +20,7 @@ type limitedDialer struct {
 	maxFD int // sockets of sandboxes must have descriptors below this number
 }
 
-// newLimitedDialer returns a limitedDialer that dials with d. It reserves a tenth of most, the number of descriptors that this
-// process may open.
+// newLimitedDialer returns a limitedDialer that dials with d. It reserves a tenth of most, the process's limit of descriptors.
 func newLimitedDialer(d flow.Dialer, most int) *limitedDialer {
 	return &limitedDialer{Dialer: d, maxFD: most - most/10}
 }

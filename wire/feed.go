@@ -40,15 +40,15 @@ type feedMessage struct {
 // A leaseBody has the arguments of [caisson.Lessor.Lease].
 type leaseBody struct {
 	Account string         `json:"account"` // account that is charged
-	Budget  string         `json:"budget"`
-	Need    caisson.Amount `json:"need"` // the smallest amount that the lease must have
-	Want    caisson.Amount `json:"want"` // the largest amount that the lease may have
+	Budget  string         `json:"budget"`  // key of the budget
+	Need    caisson.Amount `json:"need"`    // the smallest amount that the lease must have
+	Want    caisson.Amount `json:"want"`    // the largest amount that the lease may have
 }
 
 // A returnBody has the arguments of [caisson.Lessor.Return].
 type returnBody struct {
-	Budget string         `json:"budget"`
-	Amount caisson.Amount `json:"amount"`
+	Budget string         `json:"budget"` // key of the budget
+	Amount caisson.Amount `json:"amount"` // the unspent part of the lease
 }
 
 // A toolBody is a call of a function that the engine offers to agents.
@@ -210,8 +210,7 @@ func noAnswer(cause error) error {
 	return caisson.Wrap(cause, caisson.Unavailable, "the engine does not answer; try again in a moment")
 }
 
-// A lessor implements [caisson.Lessor] in the wire process, for one journal. It passes each call to the engine and waits for the
-// answer.
+// A lessor implements [caisson.Lessor] in the wire process, for one journal: it passes calls to the engine and awaits answers.
 type lessor struct {
 	feed    *feed
 	journal caisson.ID
@@ -245,8 +244,7 @@ const (
 	droppedInterval = 10 * time.Second // time between two warnings about dropped decisions
 )
 
-// A decisionQuota limits the rate of decisions accepted from one wire process. The zero value is ready for use: no decision has
-// been counted.
+// A decisionQuota limits the rate of decisions accepted from one wire process. The zero value has counted none.
 type decisionQuota struct {
 	used    float64   // decisions counted against decisionsBurst; decreases by decisionsRate per second
 	last    time.Time // time of the last call of take
@@ -418,8 +416,7 @@ func (s *processState) respond(
 		if err != nil {
 			a = feedAnswer{N: a.N, Kind: caisson.KindOf(err), Error: caisson.MessageOf(err)}
 		}
-		// Released before the answer is sent, because its recipient may send another request at once, which must not exceed
-		// the limit.
+		// The request stops counting before its answer is sent: the wire process may at once send another one, which counts too.
 		slots.release(key)
 		if err := s.send(conn, a, rights); err != nil {
 			if abort != nil {
@@ -446,8 +443,8 @@ func (s *processState) send(conn *net.UnixConn, a feedAnswer, rights []byte) err
 	return err
 }
 
-// passDecisions passes decisions to the handler if their wire exists or existed recently: the last decisions of a wire arrive
-// after it was detached.
+// passDecisions passes decisions to Handlers.Decided if their wire exists or existed recently: the last decisions of a wire
+// arrive after it was detached.
 func (s *processState) passDecisions(id caisson.ID, trace string, list []caisson.Decision) {
 	guest, known := s.guest(id, trace)
 	if known && s.m.handlers.Decided != nil {

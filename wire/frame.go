@@ -53,14 +53,14 @@ func (f *filter) admit(frame []byte) bool {
 	case etherIPv4:
 		return toGateway && f.admitIPv4(payload)
 	case etherIPv6:
-		// Neighbour solicitations are sent to a multicast address, all other frames to the gateway's.
+		// Neighbour solicitations are sent to a multicast address, all other frames to the address of the wire's gateway.
 		return (toGateway || frame[0] == 0x33 && frame[1] == 0x33) && f.admitIPv6(payload, toGateway)
 	default:
 		return false
 	}
 }
 
-// admitARP accepts only requests for the gateway's address.
+// admitARP accepts only requests for the address of the wire's gateway.
 func (f *filter) admitARP(p []byte) bool {
 	const (
 		ethernetIPv4 = "\x00\x01\x08\x00\x06\x04" // hardware and protocol types, and their lengths
@@ -72,6 +72,7 @@ func (f *filter) admitARP(p []byte) bool {
 		netip.AddrFrom4([4]byte(p[24:28])) == f.gateway4
 }
 
+// admitIPv4 reports whether the stack may receive the IPv4 packet p.
 func (f *filter) admitIPv4(p []byte) bool {
 	const header = 20
 	if len(p) < header || p[0] != 4<<4|header/4 { // not IPv4, or a header with options
@@ -103,6 +104,7 @@ func (f *filter) admitIPv4(p []byte) bool {
 	}
 }
 
+// admitIPv6 reports whether the stack may receive the IPv6 packet p; toGateway: it is sent to the gateway's link address.
 func (f *filter) admitIPv6(p []byte, toGateway bool) bool {
 	const header = 40
 	if len(p) < header || p[0]>>4 != 6 {
@@ -134,8 +136,8 @@ func (f *filter) admitIPv6(p []byte, toGateway bool) bool {
 	return false
 }
 
-// unicast reports whether the stack may answer packets for dst in the name of dst: dst must be a unicast address other than the
-// sandbox's.
+// unicast reports whether the stack may answer packets for dst as if it had that address, which must be a unicast address other
+// than the sandbox's.
 func (f *filter) unicast(dst netip.Addr) bool {
 	switch {
 	case dst.Is4In6(), dst.IsUnspecified(), dst.IsLoopback(), dst.IsMulticast(), dst == f.sandbox4, dst == f.sandbox6:

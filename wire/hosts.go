@@ -22,7 +22,7 @@ const (
 	maxHeader  = 32 << 10         // bytes of the header of a request
 )
 
-// Limits on the connections of one wire to the gateway's services.
+// Limits on the connections of one wire to the services at the address of its gateway.
 const (
 	maxHostConns = 256 // connections to virtual hosts
 	maxNameConns = 16  // connections to the resolver, over TCP
@@ -34,7 +34,7 @@ const (
 	maxWideFlows = 256
 )
 
-// virtualHosts serves HTTP at the gateway's address, for all wires.
+// virtualHosts serves HTTP at the address of a wire's gateway, for all wires.
 type virtualHosts struct {
 	handlers  map[string]http.Handler // by the part of the host name before "."+Domain
 	server    *http.Server
@@ -43,13 +43,13 @@ type virtualHosts struct {
 	done      chan struct{}       // closed by Close
 	closeOnce sync.Once           // for closing done
 
-	renderings chan struct{} // limits concurrent renderings of the /why page
+	renderings chan struct{} // limits concurrent renderings of the page /why, which lists refusals
 }
 
 // A hostConn is a connection to a virtual host, with the wire over which it came.
 type hostConn struct {
 	net.Conn
-	wire *sandboxWire
+	wire *sandboxWire // the wire over which the connection came
 }
 
 // widen calls Widen of the underlying connection if it is one of [flow.Forwarder], which gives it larger buffers.
@@ -91,6 +91,7 @@ func newVirtualHosts(handlers map[string]http.Handler) *virtualHosts {
 	return h
 }
 
+// run serves the connections that serve passes to it, until close is called.
 func (h *virtualHosts) run() error {
 	if err := h.server.Serve(h); !errors.Is(err, http.ErrServerClosed) {
 		return err

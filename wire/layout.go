@@ -2,15 +2,15 @@ package wire
 
 // The layout of a sandbox's network; it is the same for all sandboxes.
 const (
-	Interface = "eth0"
+	Interface = "eth0" // name of the TAP in the network namespace of the sandbox
 
 	SandboxIPv4 = "10.87.0.2"
-	GatewayIPv4 = "10.87.0.1"
-	bitsIPv4    = 30 // prefix length; the gateway is the only neighbour, so no packet waits for the resolution of another
+	GatewayIPv4 = "10.87.0.1" // address of the wire's gateway
+	bitsIPv4    = 30          // prefix length; the wire's gateway is the only neighbour: packets never wait to find another one
 
 	SandboxIPv6 = "fdca:1550:a87::2"
-	GatewayIPv6 = "fdca:1550:a87::1"
-	bitsIPv6    = 126
+	GatewayIPv6 = "fdca:1550:a87::1" // address of the wire's gateway
+	bitsIPv6    = 126                // prefix length
 
 	// MTU is the largest IP packet, in bytes. It is close to the maximum of IP because the link is memory: a user-space stack is
 	// faster with fewer packets.
@@ -26,7 +26,7 @@ const (
 	maxFrame       = ethernetHeader + MTU
 )
 
-// The link addresses of the two ends: locally administered, unicast.
+// The link addresses of the sandbox and of its wire's gateway: locally administered, unicast.
 const (
 	sandboxMAC = "\x02\xca\x15\x50\x00\x02"
 	gatewayMAC = "\x02\xca\x15\x50\x00\x01"

@@ -256,7 +256,7 @@ func (m *Manager) Configure(ctx context.Context, id caisson.ID, spec caisson.Wir
 	a.setGuest(&m.mu, spec.Guest)
 	defer func() { a.setGuest(&m.mu, a.spec.Guest) }() // a.spec is the old spec again if the call fails
 	if a.link == nil {
-		return nil // the process receives the spec with the TAP
+		return nil // the process receives the new spec later, together with the TAP
 	}
 	files, err := m.cfg.recordFile(id, spec)
 	if err != nil {
@@ -306,7 +306,7 @@ func (s *processState) guest(id caisson.ID, trace string) (g caisson.Guest, know
 	return g, known
 }
 
-// Recent returns the recent refusals of a wire, the newest last. Their content is untrusted.
+// Recent returns the recent refusals of a wire, the latest first. Their content is untrusted.
 func (m *Manager) Recent(ctx context.Context, id caisson.ID) ([]caisson.Decision, error) {
 	r, err := m.callWire(ctx, request{op: opRecent, id: id})
 	if err != nil {
@@ -492,8 +492,7 @@ func (m *Manager) releaseTAP(ctx context.Context, id caisson.ID, a *wireState) e
 	return nil
 }
 
-// wireState returns the state of the wire of sandbox id. If there is none it creates one and returns it locked, with created
-// true.
+// wireState returns the state of the wire of sandbox id. If there is none, it creates one, returned locked with created true.
 func (m *Manager) wireState(id caisson.ID, g caisson.Guest) (a *wireState, created bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

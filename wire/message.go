@@ -186,7 +186,7 @@ func (r reply) encode() []byte {
 	return append(b, r.body[:min(len(r.body), most)]...)
 }
 
-// decodeReply accepts only replies that encode can produce; the caller decodes the body with unmarshal.
+// decodeReply accepts only replies that reply.encode can produce; the caller decodes the body with unmarshal.
 func decodeReply(b []byte) (reply, error) {
 	if len(b) < replyHeader || len(b) > maxReply {
 		return reply{}, fmt.Errorf("%w: reply of %d bytes", errMessage, len(b))

@@ -13,8 +13,7 @@ import (
 	caisson "github.com/caisson-dev/caisson"
 )
 
-// A Process configures the functions of the wire process other than wires. Its caller depends on policies and the model gateway;
-// this package does not.
+// A Process configures what the wire process does apart from wires, so that this package depends on no policies and no models.
 type Process struct {
 	// Compile compiles a policy. Required.
 	Compile func(caisson.Policy) (caisson.Decider, error)

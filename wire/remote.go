@@ -43,7 +43,7 @@ func changeRuns(ctx context.Context, l *link, change caisson.GatewayRunChange) (
 }
 
 // serveRemote sends a new process all runs on other machines, and then the socket on which it serves them, so that it never
-// rejects a run that it has not received yet. The process is already the Manager's link, so no change is lost in between.
+// rejects a run that it has not received yet. The Manager already sends the process every change, so none is lost.
 func (s *processState) serveRemote(ctx context.Context) error {
 	if s.m.cfg.Listen == nil {
 		return nil

@@ -16,9 +16,9 @@ import (
 
 const nicID tcpip.NICID = 1
 
-// newStack returns a TCP/IP stack for the gateway at the far end of link and for all addresses behind it. It accepts packets for
-// any address and refuses them in the name of that address, unless prepare installs handlers for them. prepare is called before
-// the first packet. Stop the stack with stopStack.
+// newStack returns a TCP/IP stack for one wire. It answers for the address of the wire's gateway and, as if it had all addresses,
+// for any other: it refuses their packets, unless prepare installs handlers for them. prepare is called before the first packet.
+// Stop the stack with stopStack.
 func newStack(link stack.LinkEndpoint, prepare func(*stack.Stack) error) (_ *stack.Stack, err error) {
 	s := stack.New(stack.Options{
 		NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol, ipv6.NewProtocol, arp.NewProtocol},

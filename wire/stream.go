@@ -76,7 +76,7 @@ func (f *feed) requestStream(ctx context.Context, slots *limiter, in json.RawMes
 	}
 	stop := context.AfterFunc(ctx, func() { c.Close() })
 	guest := requestConn(ctx)
-	guest.widen(true)                            // the limits on streams bound the memory of these buffers
+	guest.widen(true)                            // gives it large buffers, whose memory the limits on streams bound
 	return &wireStream{c, sync.OnceFunc(func() { // called only once, because the connection may serve another request afterwards
 		stop()
 		guest.widen(false)

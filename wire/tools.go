@@ -25,7 +25,7 @@ type limiter struct {
 	total     int                // operations in progress; guarded by mu
 }
 
-// newLimiter returns a limiter that permits, at the same time, each operations per sandbox and most operations in total.
+// newLimiter returns a limiter: each is the maximum number of concurrent operations of one sandbox, most that of all sandboxes.
 func newLimiter(each, most int) *limiter {
 	return &limiter{maxPerSandbox: each, maxTotal: most, bySandbox: map[caisson.ID]int{}}
 }

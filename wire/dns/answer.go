@@ -191,7 +191,7 @@ func (r *Resolver) answerLocal(name string, qtype uint16, l localAnswer) reply {
 	return a
 }
 
-// tooManyLookups returns the reply to a query for name that is refused because most lookups are already in progress.
+// tooManyLookups returns the reply to a query for name that is refused because of the limit of lookups in progress, most.
 func (r *Resolver) tooManyLookups(name string, most int) reply {
 	v := refusal("more than %d names are being looked up for this sandbox; try again", most)
 	r.report(name, netip.Addr{}, v)
@@ -261,8 +261,7 @@ func failureText(err error) string {
 	return truncate(caisson.MessageOf(err), maxText)
 }
 
-// blocked returns a reply with the code "blocked" and an explanation of v. name is appended to the suggested command if there is
-// room; it may be "".
+// blocked returns a reply with the extended error "blocked", whose text is that of explain; name may be "".
 func (r *Resolver) blocked(rcode int, v caisson.Verdict, name string) reply {
 	return reply{rcode: rcode, code: int(dns.ExtendedErrorCodeBlocked), text: r.explain(v, name)}
 }
@@ -275,7 +274,8 @@ const (
 	maxSandbox = 40  // bytes of the id of a sandbox
 )
 
-// explain returns v's reason, and the command with which the operator can see details.
+// explain returns v's reason, and a command that shows the operator more, with name as its argument if name is not "" and there
+// is room.
 func (r *Resolver) explain(v caisson.Verdict, name string) string {
 	why := truncate(v.Reason, maxReason) + "; the operator can see more with: caisson policy explain " + r.c.Sandbox
 	if name != "" && len(why)+1+len(name) <= maxText {

@@ -1,4 +1,4 @@
-// Package dns is the resolver that a sandbox uses at its gateway's address, with the upstream lookups.
+// Package dns is the resolver that a sandbox uses at the address of its wire's gateway. It queries the host's name servers.
 //
 // A [Resolver] serves one wire. It decides about a query before it sends anything upstream: only names to which the policy could
 // allow a connection, only their addresses (A and AAAA), and no byte of the guest's query. It answers queries for other names and

@@ -22,7 +22,7 @@ const (
 	maxUnrelated = 64       // datagrams that do not answer the query, after which the server is skipped
 )
 
-// queryServers queries the servers in turn until one returns a definite answer.
+// queryServers queries the servers in turn until one returns addresses of the name, or answers that there are none.
 func queryServers(ctx context.Context, servers []netip.AddrPort, q question) (Answer, error) {
 	if len(servers) == 0 {
 		return Answer{}, caisson.Errorf(caisson.Unavailable, "this host has no name servers")
@@ -46,7 +46,7 @@ func queryServers(ctx context.Context, servers []netip.AddrPort, q question) (An
 	return Answer{}, caisson.Wrap(errs, caisson.Unavailable, "no name server answers for %s", q.name)
 }
 
-// queryServer queries one server over UDP, and over TCP if the answer is truncated. Any indefinite answer is an error.
+// queryServer queries one server over UDP, and over TCP if the answer is truncated. Error codes except NXDOMAIN are errors.
 func queryServer(ctx context.Context, server netip.AddrPort, q question, edns bool) (Answer, error) {
 	query, id, err := newQuery(q, edns)
 	if err != nil {

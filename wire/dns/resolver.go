@@ -14,7 +14,7 @@ import (
 type Config struct {
 	Sandbox string // id of the wire's sandbox, for commands suggested to operators; required
 
-	Gateway4, Gateway6 netip.Addr // the gateway's addresses, which are returned for the names of virtual hosts; required
+	Gateway4, Gateway6 netip.Addr // addresses of the wire's gateway, the answer for names of virtual hosts; required
 
 	// Hosts reports whether a virtual host below caisson.internal, such as "llm.caisson.internal", is granted on this wire; nil:
 	// none is. It must be safe for concurrent use, as all functions of Config must.
@@ -43,10 +43,9 @@ type Limits struct {
 	// The part of a name that a rule leaves to the guest, "x.y" for x.y.example.com under *.example.com, has at most GuestLength
 	// characters (default 100) and GuestBits bits (default 360), by the Shannon entropy of its characters times their number.
 	// Generated names of providers are within the limits: a label of 32 hexadecimal digits has up to 128 bits, a SHA-256 in base
-	// 32 or in hexadecimal about 240, a load balancer with two hashes and a region about 300. Two SHA-256 in one name exceed
-	// them.
+	// 32 or in hexadecimal about 240, a load balancer with two hashes and a region about 300. Two SHA-256 exceed the limits.
 	GuestLength int
-	GuestBits   int // see GuestLength
+	GuestBits   int // limit of the data in the part of a name that a guest chooses, in bits; see GuestLength
 	// NewNames limits new names under one wildcard, at once and on average per minute; default 60. A name is new if it is not
 	// among the recently requested ones.
 	NewNames int
@@ -74,8 +73,8 @@ type Resolver struct {
 	c         Config
 	names     *nameCache    // names for which the guest received addresses
 	wildcards *wildcards    // limits the data that a guest can send in names
-	lookups   chan struct{} // holds a token for each lookup in progress
-	conns     chan struct{} // holds a token for each TCP connection
+	lookups   chan struct{} // has an element for each lookup in progress, up to the limit
+	conns     chan struct{} // has an element for each TCP connection, up to the limit
 
 	queries    *rate.Limiter // limits the rate of queries that are answered
 	errorLimit *rate.Limiter // limits the rate of errors that are sent for queries beyond the limit

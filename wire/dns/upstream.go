@@ -118,7 +118,7 @@ func (u *Upstream) Busy() bool {
 	return u.active > maxFlights/2
 }
 
-// lookup is like Lookup, with a limit of most lookups in progress.
+// lookup is like Lookup; it returns Exhausted if the number of lookups in progress has reached most.
 func (u *Upstream) lookup(ctx context.Context, name string, t Type, most int) (Answer, error) {
 	if !validName(name) || (t != A && t != AAAA) {
 		return Answer{}, caisson.Invalidf("name", "%.80q is not a host name", name)

@@ -6,9 +6,9 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Explain returns the verdict of p on target, as [caisson.Policies] describes it, without Recent. It performs no lookups: for a
-// name, the verdict depends on the name and the port only, and the steps describe what depends on the addresses. Returns Invalid
-// if target cannot be parsed.
+// Explain returns the verdict of p on target, as [caisson.Policies] describes it; the field Recent is empty. It performs no
+// lookups: for a name, the verdict depends on the name and the port only, and [caisson.Explanation.Steps] tell what depends on
+// the addresses. Returns Invalid if target cannot be parsed.
 func (p *Policy) Explain(target string) (*caisson.Explanation, error) {
 	t, err := parseTarget(target)
 	if err != nil {
@@ -58,8 +58,8 @@ func (p *Policy) explainName(t target) caisson.Verdict {
 	return caisson.Verdict{Allowed: r.allow, Rule: rule, Name: t.name, Reason: r.reason}
 }
 
-// privateHint returns a step that says which further rule is needed if the name of t has private addresses, because Explain does
-// not look addresses up.
+// privateHint returns the last of [caisson.Explanation.Steps]: which further rule is needed if the name of t has private
+// addresses, because Explain does not look addresses up.
 func privateHint(t target) string {
 	if localName(t.name) {
 		return "a name like " + t.name + " usually leads to private addresses, which need a rule of their own for the address or CIDR"

@@ -130,8 +130,7 @@ func validName(name string) bool {
 	return length > 0 && name[len(name)-1] != '-'
 }
 
-// numeric reports whether the last label is a decimal or hexadecimal number: inet_aton(3) and browsers interpret such names as
-// addresses.
+// numeric reports whether the last label is a number, decimal or hexadecimal, which inet_aton(3) and browsers take as an address.
 func numeric(name string) bool {
 	label := lastLabel(name)
 	digits := "0123456789"

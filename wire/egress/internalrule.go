@@ -6,9 +6,9 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// InternalRule returns the first rule that allows a sandbox to reach addresses outside the public internet, or an address for
-// which own returns true (the host's); ok is false if there is none. An account with such a rule has the same access to the
-// network as the host. p must be valid.
+// InternalRule returns the first rule that allows a sandbox to reach addresses outside the public internet, or one of the host's
+// own addresses, for which own must return true; ok is false if there is none. An account with such a rule has the same access
+// to the network as the host. p must be valid.
 func InternalRule(p caisson.Policy, own func(netip.Addr) bool) (rule int, ok bool) {
 	for i, r := range p.Rules {
 		if r.Action != caisson.Allow || r.Host == "" {

@@ -17,9 +17,9 @@
 //
 // Addresses outside the public internet are listed in special.go. An allow rule includes one of them only if the rule's host is
 // an address or CIDR within the narrowest range there that contains it: 10.0.0.0/8 and 10.1.2.3 include private addresses,
-// 10.0.0.0/7 and 0.0.0.0/0 do not, and 169.254.0.0/16 includes link-local addresses except the metadata services among them. An
-// address that embeds an IPv4 address (6to4, NAT64, Teredo) is in the range of the embedded address, translated by the embedding.
-// Deny rules apply to all addresses that they match.
+// 10.0.0.0/7 and 0.0.0.0/0 do not, and 169.254.0.0/16 includes link-local addresses except the metadata services among them. For
+// an IPv6 address that embeds an IPv4 address (6to4, NAT64, Teredo) the range consists of the addresses that embed one of the
+// IPv4 address's range. Deny rules apply to all addresses that they match.
 //
 // # Presets
 //
@@ -50,7 +50,7 @@ type Policy struct {
 	rules  []rule
 	source caisson.Policy // with hosts in normal form
 
-	// The sets exact, suffixes and any hold the rules that match names, by the form of the rule: exact by the name.
+	// exact, suffixes and any hold the rules about names. exact has those about one name, by that name.
 	exact    map[string]set
 	suffixes map[string]set // rules with a wildcard, by the suffix after the "*."
 	any      set            // rules for every name ("*")
@@ -203,8 +203,8 @@ func checkNote(s, field string) error {
 	return nil
 }
 
-// describe returns the text of rule i in steps, "rule 0 (allow *.npmjs.org, ports 443)", and the reason of its verdicts, "rule 0
-// allows *.npmjs.org".
+// describe returns rule i as text for Explanation.Steps, such as "rule 0 (allow *.npmjs.org, ports 443)", and the reason of its
+// verdicts, such as "rule 0 allows *.npmjs.org".
 func describe(i int, r caisson.Rule) (text, reason string) {
 	what := r.Host
 	if r.Preset != "" {

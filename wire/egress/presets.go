@@ -7,9 +7,9 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// presets are the lists of destinations that rules may name, sorted by name. A list contains only the hosts that the tool's
-// standard client needs for reading. Some of these hosts also accept uploads with a key for them: a preset prevents uploads only
-// if there is no such key in the sandbox.
+// presets are the lists of destinations that rules may name, sorted by name. A list contains only the hosts from which a tool
+// such as npm reads. Some of these hosts also accept uploads with a key for them: a preset prevents uploads only if there is no
+// such key in the sandbox.
 var presets = []caisson.Preset{
 	{
 		Name: "cargo", Description: "Rust crates: the index and downloads of crates.io", Ports: web,

@@ -19,8 +19,8 @@ func NewProcessLimits(flows, wide int) *ProcessLimits {
 	return &ProcessLimits{flows: capacity{max: flows}, wide: capacity{max: wide}}
 }
 
-// acquire takes one unit for a forwarder that already holds has units, where forwarders share the capacity. It returns false if
-// the forwarder may not have more.
+// acquire takes one unit for a forwarder. has is the number of units that the forwarder already holds, and forwarders the number
+// of forwarders that share the capacity. It returns false if the forwarder may not have more.
 func (p *capacity) acquire(has, forwarders int) bool {
 	rest := p.max / 4
 	if p.used >= p.max || p.used >= p.max-rest && has >= max(1, rest/max(1, forwarders)) {
@@ -45,7 +45,7 @@ func (b *ProcessLimits) add(n int) {
 	b.forwarders += n
 }
 
-// acquireFlow takes a flow for a forwarder that already holds has flows. It returns false if the forwarder may not have more.
+// acquireFlow counts a new flow of a forwarder, which already has as many flows as has. It returns false if it may have no more.
 func (b *ProcessLimits) acquireFlow(has int) bool {
 	if b == nil {
 		return true
@@ -55,8 +55,7 @@ func (b *ProcessLimits) acquireFlow(has int) bool {
 	return b.flows.acquire(has, b.forwarders)
 }
 
-// acquireWide takes large buffers for a flow of a forwarder that already holds has flows with large buffers. It returns false if
-// it may not have more.
+// acquireWide is like acquireFlow, for flows with large buffers.
 func (b *ProcessLimits) acquireWide(has int) bool {
 	if b == nil {
 		return true

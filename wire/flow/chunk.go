@@ -2,9 +2,9 @@ package flow
 
 import "sync"
 
-// Sizes of the read buffers, in bytes. A flow holds a buffer in each direction only while it has data to relay, but a sandbox or
-// a destination that does not read makes it keep the buffer, so only a limited number of flows, the wide ones, have large
-// buffers; see [Limits].Wide.
+// Sizes of the read buffers (chunks), in bytes. A flow holds a buffer in each direction only while it has data to relay, but
+// a sandbox or a destination that does not read makes it keep the buffer, so only a limited number of flows, the wide ones, have
+// large buffers; see [Limits].Wide.
 const (
 	narrowChunk = 16 << 10
 	wideChunk   = 256 << 10 // room for about four of the wire's largest packets
@@ -29,7 +29,7 @@ func newBufferPool(size int) *bufferPool {
 
 func (c *bufferPool) get() *[]byte { return c.pool.Get().(*[]byte) }
 
-// put returns a chunk to the pool; b may be nil.
+// put returns a buffer to the pool; b may be nil.
 func (c *bufferPool) put(b *[]byte) {
 	if b != nil {
 		c.pool.Put(b)

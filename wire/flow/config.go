@@ -16,14 +16,14 @@ import (
 type Config struct {
 	Stack *stack.Stack
 	NIC   tcpip.NICID
-	// Gateway are the wire's addresses. They are never dialled; their services are in Local and LocalUDP.
+	// Gateway are the addresses of the wire's gateway. They are never dialled; their services are in Local and LocalUDP.
 	Gateway []netip.Addr
-	// Local are TCP services at the gateway's addresses, by port; other ports refuse connections. A service owns its connection
+	// Local are TCP services at the Gateway addresses, by port; other ports refuse connections. A service owns its connection
 	// and may return before it closes it; its operations on the connection fail when the Forwarder closes.
 	Local map[uint16]func(net.Conn)
 	// LocalMost limits the concurrent connections to a port of Local; a port that is not listed has only the general limits.
 	LocalMost map[uint16]int
-	// LocalUDP are datagram services at the gateway's addresses, by port. The context ends when the Forwarder closes; no datagram
+	// LocalUDP are datagram services at the Gateway addresses, by port. The context ends when the Forwarder closes; no datagram
 	// is sent for an empty answer.
 	LocalUDP map[uint16]func(ctx context.Context, query []byte, from netip.AddrPort) []byte
 	// Decide evaluates the current policy. The caller must call [Forwarder.Recheck] after a change.
@@ -31,7 +31,7 @@ type Config struct {
 	// Names returns the names for which the resolver recently returned the address; lower case, without the final dot.
 	Names  func(netip.Addr) []string
 	Dialer Dialer
-	// Report receives every decision once with Count 1, and the bytes of an allowed flow when it ends with Count 0.
+	// Report receives every decision once, with Count 1. When an allowed flow ends, it receives the bytes of it, with Count 0.
 	Report func(caisson.Decision)
 	Limits Limits
 	// ProcessLimits are shared with other Forwarders; nil: only Limits apply.

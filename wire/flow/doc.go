@@ -24,6 +24,6 @@
 // # Limits
 //
 // All input from the sandbox is hostile. The numbers of connections, datagram flows and new flows per second are limited; so are
-// the buffers of each flow, of which only the first have large ones. [ProcessLimits] limit the flows of all sandboxes together. A
+// the buffers of each flow: only a few flows at a time have large ones. [ProcessLimits] limit the flows of all sandboxes. A
 // connection counts until the sandbox's side of it is completely closed, so that lingering connections count too.
 package flow

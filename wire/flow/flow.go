@@ -17,7 +17,7 @@ type flow struct {
 	f         *Forwarder
 	attrs     caisson.Flow // protocol, destination, and its names when the flow began; decide sets the names, with mu held
 	start     time.Time    // when the flow began
-	toGateway bool         // the destination is a service of the gateway
+	toGateway bool         // the destination is a service at an address of the wire's gateway
 	wide      bool         // the flow has large buffers
 	ctx       context.Context
 	cancel    context.CancelFunc

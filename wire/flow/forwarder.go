@@ -18,14 +18,14 @@ import (
 )
 
 // Receive and send buffers of the stack's endpoints, in bytes. The wire's round trip takes tens of microseconds, so they need not
-// grow with the bandwidth; gVisor's window is half a receive buffer. With its chunks, a narrow flow (one without large buffers)
-// takes about 100 KiB.
+// grow with the bandwidth; gVisor's window is half a receive buffer. With its read buffers, a narrow flow (one without large
+// buffers) takes about 100 KiB.
 const (
 	firstReceive  = 128 << 10 // during the handshake, which determines the window scale of the connection
 	narrowReceive = 48 << 10
 	narrowSend    = 32 << 10
 	wideBuffer    = 2 << 20   // for flows with large buffers
-	streamBuffer  = 512 << 10 // for connections to services of the gateway that called Widen
+	streamBuffer  = 512 << 10 // for connections to services at the wire's gateway that called Widen
 )
 
 // narrowSocket is the size of each buffer of the socket to the destination, in bytes, for a flow without large buffers; Linux
@@ -37,7 +37,7 @@ type Forwarder struct {
 	cfg     Config
 	times   timeouts
 	limiter *rate.Limiter  // limits new flows
-	queries chan struct{}  // holds a token for each query of a LocalUDP service in progress
+	queries chan struct{}  // has an element for each query of a LocalUDP service in progress
 	syns    *tcp.Forwarder // calls connect for each SYN
 
 	ctx    context.Context
@@ -54,7 +54,7 @@ type Forwarder struct {
 	tcp    int                // number of TCP flows; guarded by mu
 	udp    int                // number of UDP flows; guarded by mu
 	wide   int                // number of flows with large buffers; guarded by mu
-	local  map[uint16]int     // connections to services of the gateway, by port; guarded by mu
+	local  map[uint16]int     // connections to services at the wire's gateway, by port; guarded by mu
 }
 
 // New makes cfg.Stack forward packets for which it has no endpoint. It must be called before the stack's NIC is created. The
@@ -121,8 +121,7 @@ func (f *Forwarder) Close() {
 		f.work.Wait()
 		close(done)
 	}()
-	// An incomplete handshake would block its goroutine, and another handshake may be about to start, so Close aborts them
-	// repeatedly.
+	// An incomplete handshake would block its goroutine, and another one may be about to start, so Close aborts them repeatedly.
 	again := time.NewTicker(20 * time.Millisecond)
 	defer again.Stop()
 	for {

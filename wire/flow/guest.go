@@ -20,8 +20,8 @@ var errSandboxSide = errors.New("the sandbox's side of the connection failed")
 type guestConn struct {
 	*gonet.TCPConn
 	flow *flow
-	ep   tcpip.Endpoint
-	wq   *waiter.Queue
+	ep   tcpip.Endpoint // the stack's end of the connection
+	wq   *waiter.Queue  // notifies of events of ep
 
 	hup       waiter.Entry  // closes ended on waiter.EventHUp
 	ended     chan struct{} // closed when the endpoint has ended, normally or with an error
@@ -94,8 +94,8 @@ func (g *guestConn) Close() error {
 	return nil
 }
 
-// Widen enlarges the buffers of a connection to a service of the gateway, because a window of less than two segments makes a
-// sender wait for timers. Widen(false) restores the buffers. The caller must limit the number of wide connections.
+// Widen enlarges the buffers of a connection to a service at the wire's gateway, because a window of less than two segments makes
+// a sender wait for timers. Widen(false) restores the buffers. The caller must limit the number of wide connections.
 func (g *guestConn) Widen(wide bool) {
 	setBuffers(g.ep.SocketOptions(), wide, streamBuffer)
 }
@@ -106,8 +106,7 @@ func (g *guestConn) abort() {
 	g.Close()
 }
 
-// linger waits until Close was called, and then for at most halfClosed until the endpoint has ended; then it resets the
-// connection.
+// linger waits for Close, then for at most halfClosed until the endpoint has ended, and then resets the connection.
 func (g *guestConn) linger(c *flow) {
 	defer g.abort()
 	select {
@@ -122,7 +121,7 @@ func (g *guestConn) linger(c *flow) {
 	}
 }
 
-// receive reads into a chunk once data is available and passes it to use, which must not keep it. It returns io.EOF at the end.
+// receive passes data to use, which must not keep it, and returns io.EOF at its end. It waits on ready while there is no data.
 func (g *guestConn) receive(ready <-chan struct{}, use func([]byte) error) error {
 	chunks := g.flow.chunks()
 	for {
@@ -150,7 +149,7 @@ func (g *guestConn) receive(ready <-chan struct{}, use func([]byte) error) error
 	}
 }
 
-// send writes all of p.
+// send writes all of p. It waits on ready while the buffers are full.
 func (g *guestConn) send(ready <-chan struct{}, p []byte) error {
 	var r bytes.Reader
 	r.Reset(p)

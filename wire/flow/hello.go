@@ -57,8 +57,7 @@ func (e *sniffer) detect() appProtocol {
 	lang := protoUndecided
 	switch e.data[0] {
 	case recordHandshake:
-		// The major version is 3 in all versions of TLS. Records with another one are denied, because some servers do not check
-		// it.
+		// The major version is 3 in all versions of TLS. Others are denied, because some servers do not check it.
 		if len(e.data) > 1 && e.data[1] != 3 {
 			return e.deny("the version of the TLS record is none there is")
 		}

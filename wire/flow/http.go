@@ -39,8 +39,8 @@ type proxy struct {
 
 	mu             sync.Mutex
 	closed         bool   // no more requests are served; guarded by mu
-	dialled        bool   // the transport has taken the connection up; guarded by mu
-	upstreamClosed bool   // the transport has closed the connection up; guarded by mu
+	dialled        bool   // dialOnce has returned the connection; guarded by mu
+	upstreamClosed bool   // the transport has closed the connection to the destination; guarded by mu
 	partial        bool   // data was received that is not a complete request yet; guarded by mu
 	idle           bool   // no request is being served; guarded by mu
 	lastName       string // the last name that was allowed; guarded by mu
@@ -123,8 +123,7 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if u := r.Header.Get("Upgrade"); u != "" && !strings.EqualFold(u, "websocket") {
-		// Upgrades other than WebSocket are removed: data after a change of protocol is not inspected, and HTTP/2 could request
-		// any host.
+		// Upgrades other than WebSocket are removed: data after an upgrade is not inspected, and HTTP/2 could request any host.
 		r.Header.Del("Upgrade")
 		r.Header.Del("Http2-Settings")
 	}
@@ -139,6 +138,7 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // net/http send its own "100 Continue" to the sandbox.
 type noContinueWriter struct{ http.ResponseWriter }
 
+// WriteHeader implements [http.ResponseWriter].
 func (a noContinueWriter) WriteHeader(status int) {
 	if status != http.StatusContinue {
 		a.ResponseWriter.WriteHeader(status)
@@ -264,6 +264,7 @@ type upstreamConn struct {
 	p *proxy
 }
 
+// Close implements [net.Conn].
 func (u *upstreamConn) Close() error {
 	err := u.TCPConn.Close()
 	u.p.mu.Lock()

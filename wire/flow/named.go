@@ -134,7 +134,7 @@ func (c *flow) sniff(g *guestConn, e *sniffer) (appProtocol, error) {
 		switch {
 		case lang != protoUndecided:
 			return lang, g.SetReadDeadline(time.Time{})
-		case isTimeout(err) && len(e.data) == 0: // the deadline of startIn, after the destination closed its side
+		case isTimeout(err) && len(e.data) == 0: // nothing came within the time that startIn has set
 			return protoUndecided, err
 		case isTimeout(err):
 			return e.deny("too little was said to tell for whom"), nil

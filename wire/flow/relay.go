@@ -61,7 +61,7 @@ func (r *streamRelay) startIn(mayBegin func() bool) {
 			r.c.end("")
 			return
 		}
-		if mayBegin != nil { // the deadline limits the wait for the sandbox's first bytes
+		if mayBegin != nil { // the destination has ended its side; the wait for the sandbox's first bytes is limited
 			r.g.SetReadDeadline(time.Now().Add(r.c.f.times.halfClosed))
 		}
 	})
@@ -157,7 +157,7 @@ func (r *streamRelay) receive(chunks *bufferPool) (chunk *[]byte, n int, err err
 	return chunk, n, err
 }
 
-// readChunk takes a chunk and reads into it once data is available. The caller must return the chunk unless it is nil.
+// readChunk waits for data and reads it into a buffer from chunks, to which the caller must return the buffer unless it is nil.
 func readChunk(conn syscall.RawConn, chunks *bufferPool) (chunk *[]byte, n int, err error) {
 	var errno error
 	err = conn.Read(func(fd uintptr) bool {

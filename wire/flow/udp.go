@@ -98,13 +98,13 @@ func validUDP(pkt *stack.PacketBuffer) bool {
 // A datagramRelay relays datagrams between one port of the sandbox and one destination.
 type datagramRelay struct {
 	c  *flow
-	ep tcpip.Endpoint
-	wq *waiter.Queue
-	up *net.UDPConn // socket connected to the destination
+	ep tcpip.Endpoint // the stack's socket, for the sandbox
+	wq *waiter.Queue  // notifies of events of ep
+	up *net.UDPConn   // socket connected to the destination
 
 	last    atomic.Int64 // time of the last datagram, in nanoseconds since 1970
 	packets atomic.Int64 // datagrams in both directions
-	once    sync.Once
+	once    sync.Once    // for close
 }
 
 func (e *datagramRelay) close() {
@@ -227,7 +227,7 @@ func (f *Forwarder) serveQuery(id stack.TransportEndpointID, pkt *stack.PacketBu
 		defer f.work.Done()
 		from, _ := netip.AddrFromSlice(id.RemoteAddress.AsSlice())
 		answer := f.cfg.LocalUDP[id.LocalPort](f.ctx, payload, netip.AddrPortFrom(from, id.RemotePort))
-		<-f.queries // returns the token before the answer is sent, because its recipient may send the next query at once
+		<-f.queries // ends the query before the answer is sent, because its recipient may send the next query at once
 		if len(answer) > 0 && len(answer) <= maxDatagram {
 			f.sendAnswer(id, network, answer)
 		}

@@ -20,7 +20,7 @@ type deadlines struct {
 	mu     sync.Mutex
 	reads  int  // operations in progress that read from the client; guarded by mu
 	unread bool // net/http reads the rest of the body before it answers; guarded by mu
-	done   bool // the handler has returned, after which rc must not be used; guarded by mu
+	done   bool // the handler has returned, so the ResponseController must not be used; guarded by mu
 }
 
 func newDeadlines(w http.ResponseWriter, r *http.Request, times Times) *deadlines {

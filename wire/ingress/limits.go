@@ -27,7 +27,7 @@ type limitKey struct {
 	// route is the id of the route, or of the sandbox for a host of the form PORT-SANDBOX.DOMAIN; "": all requests, with or
 	// without a route.
 	route  caisson.ID
-	client netip.Prefix
+	client netip.Prefix // address or IPv6 network of the client
 }
 
 func newLimits() *limits {

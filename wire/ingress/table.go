@@ -25,9 +25,9 @@ type table struct {
 type route struct {
 	id      caisson.ID // "" for a host of the form PORT-SANDBOX.DOMAIN
 	spec    caisson.RouteSpec
-	sandbox caisson.ID
-	shared  bool // the host is the ingress's domain or below it, as are hosts of other sandboxes
-	signed  bool // this route, or another one of its host, is used with signed URLs
+	sandbox caisson.ID // sandbox to which the route leads
+	shared  bool       // the host is the ingress's domain or below it, as are hosts of other sandboxes
+	signed  bool       // this route, or another one of its host, is used with signed URLs
 }
 
 // newTable compiles routes. The daemon has checked them; those that are invalid nevertheless cause an error.

@@ -65,8 +65,7 @@ func newUpstreams(dial Dial) *upstreams {
 // address returns the address of a port for the transport, which keeps connections by address.
 func address(sandbox caisson.ID, port int) string { return string(sandbox) + ":" + strconv.Itoa(port) }
 
-// connect makes a connection for the request in ctx. If the connection is dropped while it is being made, connect makes another
-// one.
+// connect makes a connection for the request in ctx, and another one if that is dropped while it is being made.
 func (u *upstreams) connect(ctx context.Context, _, _ string) (net.Conn, error) {
 	c := contextCall(ctx)
 	for range maxTries {

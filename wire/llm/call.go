@@ -30,15 +30,15 @@ type call struct {
 	endpoint dialect.Endpoint
 	grant    *caisson.ModelGrant
 	limiter  *limiter
-	setup    *setup
+	setup    *setup // configuration of the gateway when the call began
 
-	req            dialect.Request
+	req            dialect.Request // the checked body of the request
 	model          *model
-	maxInput       int64  // maximum number of input tokens
-	estimatedInput int64  // estimated number of input tokens
-	body           []byte // body of the request to the provider
-	rateTokens     int64  // tokens charged to the rate limit
-	started        time.Time
+	maxInput       int64     // maximum number of input tokens
+	estimatedInput int64     // estimated number of input tokens
+	body           []byte    // body of the request to the provider
+	rateTokens     int64     // tokens charged to the rate limit
+	started        time.Time // when the request arrived
 
 	row           caisson.Call        // the row of the call in the ledger
 	reserved      caisson.Reservation // amount reserved in the budgets that the call is charged to
@@ -188,7 +188,7 @@ func (c *call) allow() (a dialect.Allow) {
 	return a
 }
 
-// checkServerIDs rejects ids of server-side state that the guest's account did not create.
+// checkServerIDs rejects ids of state at the provider that the guest's account did not create.
 func (c *call) checkServerIDs(allow dialect.Allow) error {
 	for _, id := range c.req.ServerIDs() {
 		if !allow.ServerState || !c.g.serverStates.has(c.guest.Account, c.model.provider.Name, id) {
@@ -286,7 +286,7 @@ type outcome struct {
 	tokens    caisson.TokenCount
 	cost      caisson.USD
 	estimated bool            // tokens and cost are estimates, not what the provider reported
-	atMost    *caisson.Amount // amount that budgets count instead of an estimate; nil: tokens and cost
+	atMost    *caisson.Amount // what budgets count, because tokens and cost may be too low; nil: they count tokens and cost
 }
 
 // maxCostOutcome returns the outcome with the maximum cost of the call, for a call whose cost is unknown. word is the error code
@@ -320,8 +320,8 @@ func (c *call) brokenOffOutcome(word string, status int, said caisson.TokenCount
 	return o
 }
 
-// estimate returns an outcome with the reported usage said, completed by estimates: the tokens input if no input was reported,
-// and the tokens output, up to the output that was granted.
+// estimate returns an outcome with the usage said, which the provider has reported, completed by estimates: input is the number
+// of input tokens if said has none, and output the least number of output tokens, unless fewer were granted.
 func (c *call) estimate(word string, status int, said caisson.TokenCount, input, output int64) outcome {
 	o := outcome{errorCode: word, status: status, tokens: said, estimated: true}
 	fresh := said.Input == 0 && said.CacheRead == 0 && said.CacheWrite == 0

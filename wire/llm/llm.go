@@ -103,7 +103,7 @@ type Gateway struct {
 	setup        atomic.Pointer[setup]
 	configureMu  sync.Mutex    // serializes Configure
 	limiters     limiters      // limit the calls of each sandbox
-	serverStates serverStates  // which account created which server-side state
+	serverStates serverStates  // which account created which state at the providers
 	bodyMemory   bodyMemory    // limits the bytes of request bodies by account
 	parseSlots   chan struct{} // semaphore for parsing large bodies
 }

@@ -43,8 +43,8 @@ func (l handlerTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: lw.status, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: lw.sent, Body: r, ContentLength: length, Request: req}, nil
 }
 
-// localWriter is the handler's response writer. Its fields belong to the handler until ready is closed, and do not change
-// afterwards.
+// localWriter is the response writer of the handler of a handlerTransport. Until ready is closed, only the handler uses its
+// fields; they do not change afterwards.
 type localWriter struct {
 	pipe   *io.PipeWriter // receives the body of the response
 	header http.Header

@@ -11,8 +11,8 @@ const (
 	maxStates = 4096 // ids recorded for one pair of account and provider
 )
 
-// serverStates records which account created which server-side state at which provider. Entries are evicted when the cache is
-// full, and lost when the process ends; a guest then has to send the whole input again.
+// serverStates records which account created which state (stored responses, files) at which provider. Entries are evicted when
+// the cache is full, and lost when the process ends; a guest then has to send the whole input again.
 type serverStates struct {
 	mu      *sync.Mutex
 	byOwner *lru.Map[string, *lru.Map[string, struct{}]] // ids by account and provider; guarded by mu

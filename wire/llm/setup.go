@@ -84,8 +84,7 @@ func (g *Gateway) Configure(c caisson.GatewayConfig) error {
 	return nil
 }
 
-// newProvider returns a provider. It reuses the connections of the provider that it replaces if both have the same scheme and
-// host.
+// newProvider returns a provider. It reuses the connections of old, which it replaces, if both have the same scheme and host.
 func (g *Gateway) newProvider(p caisson.Provider, c caisson.GatewayConfig, old *modelProvider) (*modelProvider, error) {
 	key := c.Keys[p.Name]
 	src := &modelProvider{Provider: p, key: caisson.NewSecret(key), secrets: newSecrets(key), script: c.Scripts[p.Name]}

@@ -44,8 +44,7 @@ func (c *call) forward(allow dialect.Allow) error {
 	return c.answer(ctx, resp, idle)
 }
 
-// query returns the query of the request to the provider: the query of the endpoint, if the guest sent that query, otherwise
-// none.
+// query returns the query for the provider: that of the endpoint if the guest sent it, otherwise none.
 func (c *call) query() string {
 	if q := c.endpoint.Query; q != "" && c.r.URL.RawQuery == q {
 		return q

@@ -37,7 +37,7 @@ type Config struct {
 // Stop it with Close.
 type Recorder struct {
 	deliver    func([]caisson.Decision)
-	delivering chan struct{} // holds a token from taking decisions until they are passed on, which keeps their order
+	delivering chan struct{} // full while decisions are being passed on, which keeps their order
 
 	mu          sync.Mutex // guards the fields below
 	closed      bool
@@ -149,7 +149,7 @@ func (r *Recorder) openWindow() {
 	}
 }
 
-// startSum adds a sum for a new decision. If there are too many, it replaces one that is not active.
+// startSum adds a sum of the decisions equal to d. If there are too many sums, it replaces one without a decision in this window.
 func (r *Recorder) startSum(d caisson.Decision) *sum {
 	if len(r.sums) >= maxDistinct {
 		for old, s := range r.sums {
@@ -220,7 +220,7 @@ func withoutCounts(d caisson.Decision) caisson.Decision {
 	return d
 }
 
-// Recent returns the last 64 distinct refusals, the latest first, with their counts since the time At, when each first occurred.
+// Recent returns the last 64 distinct refusals, the latest first. Count is how often each occurred, and At when it first did.
 func (r *Recorder) Recent() []caisson.Decision {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -238,11 +238,11 @@ func (r *Recorder) Counters() Counters {
 	return r.counters
 }
 
-// Flush passes on the current sums, so that later decisions are not added to them.
+// Flush passes on the decisions that were aggregated so far, so that later ones are not added to them.
 func (r *Recorder) Flush() { r.deliverFrom(r.endWindow) }
 
-// Close passes on the remaining sums after a current call of Deliver has returned. Later decisions are counted but not passed on.
-// It is idempotent.
+// Close passes on the remaining decisions after a current call of Deliver has returned. Later decisions are counted but not
+// passed on. It is idempotent.
 func (r *Recorder) Close() {
 	r.deliverFrom(func() []caisson.Decision {
 		if r.closed {
@@ -273,7 +273,7 @@ func (r *Recorder) deliverFrom(take func() []caisson.Decision) {
 	r.deliver(ds)
 }
 
-// takeUnreported returns the decisions of new sums that endWindow has not returned.
+// takeUnreported empties the list unreported and returns its decisions, except those that endWindow has returned already.
 func (r *Recorder) takeUnreported() (ds []caisson.Decision) {
 	if r.closed {
 		return nil
@@ -287,8 +287,8 @@ func (r *Recorder) takeUnreported() (ds []caisson.Decision) {
 	return ds
 }
 
-// endWindow returns the changed sums and removes those that were not active. Another window follows if any are left or limit is
-// still below maxDistinct.
+// endWindow returns the decisions that were not passed on yet, and removes the sums without a decision in this window. Another
+// window follows if any sums are left or limit is still below maxDistinct.
 func (r *Recorder) endWindow() (ds []caisson.Decision) {
 	if r.closed {
 		return nil

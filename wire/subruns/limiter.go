@@ -8,7 +8,7 @@ import (
 
 const (
 	maxRequests       = 32 // concurrent requests of one sandbox, including those that wait for a run
-	maxEngineRequests = 4  // concurrent requests of one sandbox to the engine, also the wire's limit; further requests are queued
+	maxEngineRequests = 4  // concurrent requests of one sandbox to the engine, as many as package wire allows; others wait
 )
 
 // errBusy rejects a request of a sandbox that has too many in progress.
@@ -23,7 +23,7 @@ type limiters struct {
 // A limiter limits the requests of one sandbox.
 type limiter struct {
 	requests    int           // requests in progress; guarded by limiters.mu
-	engineSlots chan struct{} // holds one token per request to the engine in progress
+	engineSlots chan struct{} // has an element for each request to the engine in progress
 }
 
 // acquire admits a request. Returns nil if the sandbox has too many requests in progress.

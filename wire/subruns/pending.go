@@ -44,8 +44,7 @@ func (p *pending) begin(ctx context.Context, sandbox caisson.ID, id json.RawMess
 	}
 }
 
-// cancel cancels the request with the given id. If several requests have that id, it cancels none, because the notification is
-// ambiguous.
+// cancel cancels the request with the given id. If several requests have that id, it cancels none.
 func (p *pending) cancel(sandbox caisson.ID, id json.RawMessage) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

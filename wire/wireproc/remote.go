@@ -19,14 +19,14 @@ import (
 	"github.com/caisson-dev/caisson/wire/llm/runtoken"
 )
 
-// remoteGateway connects the gateway to other machines: it serves model calls of their sandboxes, or forwards those of the
+// remoteGateway connects the model gateway to other machines: it serves model calls of their sandboxes, or forwards those of the
 // sandboxes here to the gateway of another machine.
 type remoteGateway struct {
 	env      wire.Env                      // functions of the wire process
 	registry *remote.Registry              // runs on other machines that are served
 	server   *remote.Server                // authenticates requests of those runs
 	front    *httpserver.Server            // serves HTTP on TCP connections of other machines, with server as its handler
-	client   atomic.Pointer[remote.Client] // nil: this gateway serves the sandboxes on this machine
+	client   atomic.Pointer[remote.Client] // nil: the model gateway here serves the sandboxes here
 
 	mu   sync.Mutex           // held by configure
 	last caisson.RemoteConfig // argument of the latest configure; guarded by mu
@@ -36,7 +36,7 @@ type remoteGateway struct {
 // registry; other requests have the grant of their wire.
 type fromRemote struct{}
 
-// Limits on connections of other machines to the gateway. The model gateway has its own limits for calls.
+// Limits on connections of other machines to the model gateway, which has its own limits for calls.
 const (
 	headerTimeout  = 10 * time.Second
 	idleTimeout    = 2 * time.Minute
@@ -45,8 +45,8 @@ const (
 	maxSourceConns = 256  // concurrent connections of one source; see [reach.Source]
 )
 
-// newRemoteGateway returns a remoteGateway that serves no machine until it is configured. gateway handles the requests of other
-// machines; their context has the guest.
+// newRemoteGateway returns a remoteGateway that serves no machine until configure. gateway, the model gateway, handles the
+// requests of other machines; their context has the guest.
 func newRemoteGateway(env wire.Env, gateway http.Handler) (*remoteGateway, error) {
 	o := &remoteGateway{env: env, registry: remote.NewRegistry(remote.RegistryConfig{})}
 	var err error
@@ -59,8 +59,7 @@ func newRemoteGateway(env wire.Env, gateway http.Handler) (*remoteGateway, error
 	return o, nil
 }
 
-// grant returns the current grant of a guest on another machine. theirs is false if the request came from a sandbox on this
-// machine.
+// grant returns the current grant of a guest on another machine; theirs is false if the request came from a sandbox here.
 func (o *remoteGateway) grant(ctx context.Context, g caisson.Guest) (grant *caisson.ModelGrant, theirs bool) {
 	if ctx.Value(fromRemote{}) == nil {
 		return nil, false
@@ -68,8 +67,8 @@ func (o *remoteGateway) grant(ctx context.Context, g caisson.Guest) (grant *cais
 	return o.registry.Grant(ctx, g), true
 }
 
-// configure sets the keys, the certificate and the URL of the gateway. An invalid setting is logged, and the functions that
-// depend on it are disabled; the other settings apply.
+// configure sets the keys, the certificate and the URL of the other machine's gateway. An invalid setting is logged, and the
+// functions that depend on it are disabled; the other settings apply.
 func (o *remoteGateway) configure(c caisson.RemoteConfig) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

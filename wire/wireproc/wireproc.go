@@ -1,5 +1,5 @@
 // Package wireproc constructs the functions of the wire process: policies, the model gateway, the API for sub-runs, the relay's
-// front end, the ingress, and the ledger's meter. Like package engine in the daemon, it only connects other packages.
+// HTTP server, the ingress, and the ledger's meter. Like package engine in the daemon, it only connects other packages.
 package wireproc
 
 import (
@@ -31,7 +31,7 @@ func Process() wire.Process {
 	}
 }
 
-// A gateway is the model gateway with its meter.
+// A gateway is the [wire.Gateway] of the wire process: the model gateway with its meter, the ingress, and other virtual hosts.
 type gateway struct {
 	env      wire.Env // functions of the wire process
 	llm      *llm.Gateway
@@ -43,6 +43,7 @@ type gateway struct {
 	meter *ledger.Meter // nil until there is a journal; guarded by mu
 }
 
+// newGateway returns the gateway of the wire process, which serves no models and no routes until Configure.
 func newGateway(env wire.Env) (*gateway, error) {
 	g := &gateway{env: env, segments: make(chan ledger.Segment, 1)}
 	var err error

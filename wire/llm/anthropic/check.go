@@ -29,7 +29,7 @@ type checker struct {
 	images    int64         // number of images; each counts as perImage in tokens
 	unbounded bool          // the body does not bound the input tokens
 	hourCache bool          // the request writes to the cache for an hour
-	ids       []string      // ids of server-side state
+	ids       []string      // ids of state at the provider, such as files
 	depth     int           // current nesting depth of content
 }
 
@@ -179,7 +179,7 @@ func (c *checker) format(v strictjson.Value) error {
 	return nil
 }
 
-// serverID records the id of server-side state.
+// serverID records the id of state at the provider, such as a file.
 func (c *checker) serverID(v strictjson.Value) error {
 	id, ok := v.Text()
 	switch {

@@ -13,7 +13,7 @@ import (
 // maxEvent is the maximum number of bytes of an event that the meter keeps. Only results of the provider's tools are longer.
 const maxEvent = 1 << 20
 
-// maxIDs is the maximum number of ids of server-side state that are kept for an answer.
+// maxIDs is the maximum number of ids of state at the provider that are kept for an answer.
 const maxIDs = 64
 
 // Meter implements [dialect.Dialect]. The first byte of an answer shows whether it is streamed, because errors are not.
@@ -31,7 +31,7 @@ type meter struct {
 	outputBytes   int64
 	usageComplete bool     // the counts in tokens are final
 	done          bool     // the end of the answer was read
-	ids           []string // ids of server-side state
+	ids           []string // ids of state at the provider, such as files
 }
 
 // Indexes, in the scanner, of the paths whose values are read from an answer that is one JSON value.

@@ -21,7 +21,7 @@ type request struct {
 	tokens          int64    // upper bound of the input tokens, if bounded
 	images          int64    // number of images
 	bounded         bool     // false: the input tokens have no bound
-	ids             []string // ids of server-side state
+	ids             []string // ids of state at the provider, such as files
 }
 
 var _ dialect.Request = (*request)(nil)
@@ -198,7 +198,7 @@ func (r *request) Encode(t dialect.Target) ([]byte, error) {
 		b.Set("metadata", m.Value())
 	}
 	if r.thinkingBudget >= t.Output && !r.budgetMayExceed {
-		// The API requires the budget to be below max_tokens. A quarter is left for the answer if possible.
+		// The API requires the budget of thinking tokens to be below max_tokens. A quarter is left for the answer if possible.
 		thinking := b.Get("thinking").Object()
 		thinking.SetInt("budget_tokens", max(minThinking, t.Output-max(1, t.Output/4)))
 		b.Set("thinking", thinking.Value())

@@ -43,7 +43,7 @@ type Dialect interface {
 }
 
 // Allow contains the grants that apply to a request.
-type Allow struct{ ProviderTools, RemoteURLs, Beta, ServerState bool }
+type Allow struct{ ProviderTools, RemoteURLs, Beta, ServerState bool } // each field is a grant: provider-tools and so on
 
 // A Request is a checked body.
 type Request interface {
@@ -52,12 +52,12 @@ type Request interface {
 	// Input returns an upper bound of the input tokens; false if the body does not determine one. The caller additionally applies
 	// the context limit of the model.
 	Input() (tokens int64, bounded bool)
-	// Images returns the number of images, and their part of the bound.
+	// Images returns the number of images, and how many tokens of Input's bound are for images.
 	Images() (n, tokens int64)
 	// Output returns the requested number of output tokens, 0 if the request has no limit, and the least limit that the provider
 	// accepts. Both are 0 for calls without output (embeddings).
 	Output() (want, least int64)
-	// ServerIDs returns the ids of server-side state that the request refers to (previous_response_id and the like).
+	// ServerIDs returns the ids of state at the provider that the request refers to (previous_response_id and the like).
 	ServerIDs() []string
 	// Encode returns the body for the provider.
 	Encode(t Target) ([]byte, error)
@@ -81,7 +81,7 @@ type Meter interface {
 	// OutputBytes returns the number of bytes of output text so far. It bounds the output tokens of an answer whose usage is not
 	// final, because a token has at least one byte.
 	OutputBytes() int64
-	// IDs returns the ids of server-side state that the answer has created (the response id and the like).
+	// IDs returns the ids of state at the provider that the answer has created (the response id and the like).
 	IDs() []string
 	// Done reports whether the end of the answer was read (data: [DONE], message_stop, the whole JSON value).
 	Done() bool

@@ -24,7 +24,7 @@ type checker struct {
 	images      int64         // number of images
 	imageTokens int64         // part of tokens that is for images
 	unbounded   bool          // the body does not bound the input tokens
-	ids         []string      // ids of server-side state
+	ids         []string      // ids of state at the provider, such as files
 }
 
 // errUnknown refuses an unknown field.
@@ -120,7 +120,7 @@ func checkString(v strictjson.Value) error {
 // safety checks one safety setting.
 func (c *checker) safety(v strictjson.Value) error { return checkFields(v, "category", "threshold") }
 
-// serverID refuses the id of server-side state without the grant, and otherwise records it.
+// serverID refuses the id of state at the provider, such as a file, without the grant, and otherwise records it.
 func (c *checker) serverID(v strictjson.Value) error {
 	id, ok := v.Text()
 	switch {

@@ -162,7 +162,7 @@ func (m *meter) Usage() (caisson.TokenCount, bool) { return m.tokens, m.usageCom
 // OutputBytes implements [dialect.Meter].
 func (m *meter) OutputBytes() int64 { return m.outputBytes }
 
-// IDs implements [dialect.Meter]. The provider has no server-side state.
+// IDs implements [dialect.Meter]. Answers create no state at the provider.
 func (m *meter) IDs() []string { return nil }
 
 // Done implements [dialect.Meter].

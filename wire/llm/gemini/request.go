@@ -20,7 +20,7 @@ type request struct {
 	images      int64              // number of images
 	imageTokens int64              // part of tokens that is for images
 	bounded     bool               // false: the input tokens have no bound
-	ids         []string           // ids of server-side state
+	ids         []string           // ids of state at the provider, such as files
 }
 
 var _ dialect.Request = (*request)(nil)

@@ -159,7 +159,7 @@ func (p *parser) copyURL(v value) error {
 
 func checkFile(p *parser, v value) error { return p.object(v, fileFields) }
 
-// serverID copies an id of server-side state. The gateway checks later that the id belongs to the account.
+// serverID copies an id of state at the provider, such as a file. The gateway checks later that the id belongs to the account.
 func (p *parser) serverID(v value) error {
 	id, ok := v.Text()
 	switch {

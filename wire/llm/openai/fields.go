@@ -58,8 +58,8 @@ var (
 	}
 )
 
+// init adds rules that refuse fields which proxies of the API take as instructions to call another server or in another way.
 func init() {
-	// Proxies of this API interpret these fields as instructions to call another server or to call in another way.
 	for _, name := range []string{"api_base", "base_url", "api_key", "extra_headers", "extra_body", "fallbacks", "models", "plugins", "mock_response"} {
 		no := refuseField("the field would change where or how the call is made, which the gateway decides; leave it out")
 		chatFields[name], responsesFields[name], embeddingsFields[name] = no, no, no
@@ -215,7 +215,7 @@ func checkCacheKey(p *parser, v value) error {
 	return nil
 }
 
-// checkStore records whether the provider stores the response, which requires the grant of server-side state.
+// checkStore records whether the provider stores the response, which requires the grant server-state.
 func checkStore(p *parser, v value) error {
 	b, ok := v.Bool()
 	if !ok && !v.IsNull() {

@@ -12,8 +12,8 @@ var itemFields = map[string]rule{
 	"pending_safety_checks": copyRaw, "acknowledged_safety_checks": copyRaw,
 }
 
-// Fields of items whose id must be forwarded, because they have no other contents; and clientItems, the types of items that
-// require no grant.
+// referenceFields and reasoningFields are the fields of items whose id is forwarded, because it leads to contents of the item
+// that the provider has stored. clientItems are the types of items that require no grant.
 var (
 	referenceFields = map[string]rule{"type": copyScalar, "id": (*parser).serverID}
 	reasoningFields = map[string]rule{
@@ -147,7 +147,7 @@ func (p *parser) copyProviderTool(v value) error {
 	return copyRaw(p, v)
 }
 
-// checkReferences checks ids of server-side state and URLs that the provider fetches, at any level.
+// checkReferences checks ids of state at the provider and URLs that it fetches, at any level of v, but at most levels deep.
 func (p *parser) checkReferences(v value, levels int) error {
 	if levels == 0 {
 		return strictjson.Refuse("", "the value nests deeper than anything that the API knows; make it flatter")

@@ -70,7 +70,7 @@ type streamMeter struct {
 	usageOnly   bool // the chunk with tokens contained the usage only
 	done        bool // the end of the answer was read
 	outputBytes int64
-	ids         []string // ids of server-side state
+	ids         []string // ids of state at the provider, such as files
 }
 
 func (m *streamMeter) Write(p []byte) (int, error) {

@@ -6,7 +6,7 @@
 //   - Unknown fields are dropped, so that newer clients keep working.
 //   - Fields that would call other servers, run something, or have unbounded costs are refused with the reason: api_base,
 //     fallbacks, plugins, web_search_options, audio, background, stored prompts and conversations, n above 1.
-//   - The gateway sets some fields: store is false unless server-state is granted, user is the gateway's,
+//   - The gateway sets some fields: store is false unless server-state is granted, user is that of [dialect.Target],
 //     stream_options.include_usage is true. Output is limited by the one field that the provider obeys (see [caisson.Provider]),
 //     under whichever name the guest limits it. service_tier, metadata, safety_identifier and prompt_cache_retention are dropped.
 //     So is prediction, because rejected tokens of it are billed beyond any limit. prompt_cache_key is hashed together with the

@@ -31,7 +31,7 @@ type request struct {
 	inputBound int64    // upper bound of the input tokens
 	images     int64    // number of images; each counts as imageTokens tokens
 	bounded    bool     // false: the input tokens have no bound
-	ids        []string // ids of server-side state
+	ids        []string // ids of state at the provider, such as files
 
 	model       string
 	stream      bool

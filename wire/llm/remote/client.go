@@ -21,10 +21,10 @@ import (
 
 // ClientConfig configures a Client.
 type ClientConfig struct {
-	// URL is the URL of the gateway: https://host[:port][/path]. http is allowed for loopback addresses only, because prompts and
-	// tokens are transmitted. Required.
+	// URL is that of the other gateway: https://host[:port][/path]. http is allowed for loopback addresses only, because prompts
+	// and tokens are transmitted. Required.
 	URL string
-	// Tokens signs the run tokens; if nil, requests are refused until SetTokens is called.
+	// Tokens signs a run token for each request, which names the run; if nil, requests are refused until SetTokens is called.
 	Tokens *runtoken.Tokens
 	// Roots are the trusted certificate authorities of the gateway; nil selects the system's.
 	Roots *x509.CertPool

@@ -2,7 +2,7 @@ package remote
 
 import "context"
 
-// tokenKey is the context key of run tokens.
+// tokenKey is the context key of the run token (package runtoken) of a request.
 type tokenKey struct{}
 
 // withToken returns a context with the run token of a request, which rewrite reads.

@@ -20,10 +20,10 @@ type RegistryConfig struct {
 // defaultMaxRuns is the default of RegistryConfig.Max.
 const defaultMaxRuns = 100_000
 
-// A Registry stores runs in memory. The owner of the Registry must register the runs again after a restart. It is safe for
-// concurrent use.
+// A Registry stores gateway runs in memory. The owner of the Registry must register the runs again after a restart. It is safe
+// for concurrent use.
 type Registry struct {
-	max int
+	max int // maximum number of runs
 	now func() time.Time
 
 	mu      sync.RWMutex
@@ -33,7 +33,7 @@ type Registry struct {
 
 // A registeredRun is a run with the time at which it expires.
 type registeredRun struct {
-	spec  caisson.WireSpec
+	spec  caisson.WireSpec // guest and grant of the run
 	until time.Time
 }
 

@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	maxPlaceholder  = 4 << 10 // bytes of the value of a placeholder
-	maxPlaceholders = 16      // placeholders in a text
+	maxPlaceholder  = 4 << 10 // bytes of the text that replaces {{last}}, {{model}} or {{result}} in a text of the script
+	maxPlaceholders = 16      // number of {{last}}, {{model}} and {{result}} in a text of the script
 	bytesPerToken   = 4       // bytes of text that count as one token
 )
 
@@ -96,7 +96,7 @@ func (a *answer) size() int64 {
 // estimateTokens estimates the number of tokens of a text of size bytes.
 func estimateTokens(size int64) int64 { return max(1, (size+bytesPerToken-1)/bytesPerToken) }
 
-// fillPlaceholders replaces the placeholders in text.
+// fillPlaceholders replaces {{last}}, {{model}} and {{result}} in text.
 func fillPlaceholders(text string, c *conversation) string {
 	if !strings.Contains(text, "{{") {
 		return text

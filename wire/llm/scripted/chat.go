@@ -16,7 +16,7 @@ type chatRequest struct {
 	Messages            []chatMessage `json:"messages"`
 	MaxTokens           *int64        `json:"max_tokens"`
 	MaxCompletionTokens *int64        `json:"max_completion_tokens"`
-	N                   *int64        `json:"n"`
+	N                   *int64        `json:"n"` // number of answers
 	Stream              bool          `json:"stream"`
 	StreamOptions       *struct {
 		IncludeUsage bool `json:"include_usage"`
@@ -145,6 +145,7 @@ func (f chatFormatter) usageObject() object {
 	}
 }
 
+// whole implements [formatter].
 func (f chatFormatter) whole() any {
 	message := object{"role": "assistant", "content": orNull(f.text), "refusal": nil, "annotations": []any{}}
 	if len(f.calls) > 0 {
@@ -186,6 +187,7 @@ func (f chatFormatter) delta(delta object) event {
 	return event{data: f.part(object{"index": 0, "delta": delta, "logprobs": nil, "finish_reason": nil})}
 }
 
+// stream implements [formatter].
 func (f chatFormatter) stream(s *sender) {
 	s.emit(f.delta(object{"role": "assistant", "content": "", "refusal": nil}))
 	s.send(f.text, func(piece string) event { return f.delta(object{"content": piece}) })
@@ -207,6 +209,7 @@ func (f chatFormatter) stream(s *sender) {
 	s.emit(append(last, event{})...)
 }
 
+// failed implements [formatter].
 func (f chatFormatter) failed() event {
 	return event{data: (&apiError{status: 500, message: "the server had an error while processing your request"}).format(styleOpenAI)}
 }

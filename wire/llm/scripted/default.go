@@ -1,7 +1,6 @@
 package scripted
 
-// Default is a script for demonstrations: it greets, uses a shell if the request offers one, and repeats the user's message. It
-// serves any model.
+// Default is a script for demonstrations, for any model: it greets, uses a shell if offered one, and repeats the user's message.
 const Default = `delay: {first: 200ms, chunk: 20ms}
 turns:
 - when: {pattern: '(?i)^\W*(hello|hi|hey|good (morning|evening))\b'}

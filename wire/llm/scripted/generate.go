@@ -172,6 +172,7 @@ func (f generateFormatter) call(i int) object {
 	return object{"functionCall": object{"name": f.calls[i].Name, "args": json.RawMessage(f.calls[i].Arguments)}}
 }
 
+// whole implements [formatter].
 func (f generateFormatter) whole() any {
 	parts := []any{}
 	if f.text != "" {
@@ -183,6 +184,7 @@ func (f generateFormatter) whole() any {
 	return f.part(true, parts...)
 }
 
+// stream implements [formatter].
 func (f generateFormatter) stream(s *sender) {
 	s.send(f.text, func(piece string) event { return event{data: f.part(false, object{"text": piece})} })
 	for i, c := range f.calls {
@@ -193,6 +195,7 @@ func (f generateFormatter) stream(s *sender) {
 	s.emit(event{data: f.part(true, object{"text": ""})})
 }
 
+// failed implements [formatter].
 func (f generateFormatter) failed() event {
 	return event{data: (&apiError{status: 503, message: "The model is overloaded. Please try again later."}).format(styleGemini)}
 }

@@ -189,6 +189,7 @@ func (f messagesFormatter) message(blocks []any, stop any, output int64) object 
 	return out
 }
 
+// whole implements [formatter].
 func (f messagesFormatter) whole() any {
 	blocks := []any{}
 	if f.text != "" {
@@ -218,6 +219,7 @@ func (f messagesFormatter) stop(index int) event {
 	return namedEvent(object{"type": "content_block_stop", "index": index})
 }
 
+// stream implements [formatter].
 func (f messagesFormatter) stream(s *sender) {
 	s.emit(namedEvent(object{"type": "message_start", "message": f.message([]any{}, nil, 1)}), namedEvent(object{"type": "ping"}))
 	index := 0 // index of the block
@@ -243,6 +245,7 @@ func (f messagesFormatter) stream(s *sender) {
 	s.emit(namedEvent(last), namedEvent(object{"type": "message_stop"}))
 }
 
+// failed implements [formatter].
 func (f messagesFormatter) failed() event {
 	return event{"error", (&apiError{status: 529, message: "Overloaded"}).format(styleAnthropic)}
 }

@@ -182,6 +182,7 @@ func (f *responsesFormatter) done() (response object, status string) {
 	return response, status
 }
 
+// whole implements [formatter].
 func (f *responsesFormatter) whole() any {
 	response, _ := f.done()
 	return response
@@ -209,6 +210,7 @@ func (f *responsesFormatter) call(i int, arguments, status string) object {
 	}
 }
 
+// stream implements [formatter].
 func (f *responsesFormatter) stream(s *sender) {
 	s.emit(
 		f.event("response.created", object{"response": f.response("in_progress", []any{})}),
@@ -257,6 +259,7 @@ func (f *responsesFormatter) streamText(s *sender, status string) {
 	)
 }
 
+// failed implements [formatter].
 func (f *responsesFormatter) failed() event {
 	return f.event("error", object{"code": "server_error", "message": "the server had an error while processing your request", "param": nil})
 }

@@ -26,7 +26,7 @@ type Scanner struct {
 	depth int             // number of open brackets
 	level [maxLevel]level // open brackets, the outermost first
 	next  uint32          // bit set of the paths that the next value may match
-	done  bool
+	done  bool            // the whole text was read
 
 	str, esc, name bool   // in a string; after a backslash in it; the string is a name
 	nextIsName     bool   // the next string is a name
