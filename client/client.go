@@ -48,7 +48,7 @@ type Notice struct {
 // A Client sends requests to a daemon. It is safe for concurrent use.
 type Client struct {
 	caisson.API
-	c *requester
+	c *requester // sends the requests
 }
 
 // New returns a client. It connects to the daemon only when a request is made.
@@ -72,16 +72,15 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// requester sends requests to one daemon and decodes the responses. All parts of a [Client] share one requester, whose fields do
-// not change.
+// requester sends requests to a daemon and decodes the responses. All parts of a [Client] share one. Its fields do not change.
 type requester struct {
-	http    *http.Client
+	http    *http.Client                // client that sends the requests
 	base    *url.URL                    // scheme and host of the daemon; for a unix socket the host is a placeholder
-	socket  string                      // Config.Socket
-	start   func(context.Context) error // Config.Start
-	notice  func(Notice)                // Config.Notice
-	account string                      // Config.Account
-	token   caisson.Secret              // Config.Token
+	socket  string                      // path of the daemon's unix socket; "" if the daemon is reached by a URL
+	start   func(context.Context) error // starts a daemon that listens on the unix socket; nil if that is not possible
+	notice  func(Notice)                // called with the information in the headers of each response; may be nil
+	account string                      // account for which requests over the unix socket are made
+	token   caisson.Secret              // token that is sent with every request, unless it is zero
 }
 
 // dialTimeout is the timeout of each step of establishing a connection.
@@ -136,26 +135,24 @@ func newRequester(cfg Config) (*requester, error) {
 
 // request describes one request to the API. At most one of jsonBody and body is set.
 type request struct {
-	method      string
-	path        []string // segments of the path below the API's prefix, not escaped
-	query       url.Values
-	header      http.Header
-	jsonBody    any       // value that is encoded as JSON and sent as the body; nil for none
-	body        io.Reader // reader of the body, which is sent unchanged; nil for none
-	contentType string    // content type of the field body
+	method      string      // HTTP method, such as GET
+	path        []string    // segments of the path below the API's prefix, not escaped
+	query       url.Values  // query parameters
+	header      http.Header // headers that are added to the request's own
+	jsonBody    any         // value that is encoded as JSON and sent as the body; nil for none
+	body        io.Reader   // reader of the body, which is sent unchanged; nil for none
+	contentType string      // content type of the field body
 }
 
 // get returns a request with the method GET for the path with these segments.
 func get(path ...string) request { return request{method: http.MethodGet, path: path} }
 
-// post returns a request with the method POST for the path with these segments. in is the JSON body; nil means that there is no
-// body.
+// post returns a request with the method POST for the path with these segments. in is the JSON body; nil means no body.
 func post(in any, path ...string) request {
 	return request{method: http.MethodPost, path: path, jsonBody: in}
 }
 
-// put returns a request with the method PUT for the path with these segments. in is the JSON body; nil means that there is no
-// body.
+// put returns a request with the method PUT for the path with these segments. in is the JSON body; nil means no body.
 func put(in any, path ...string) request {
 	return request{method: http.MethodPut, path: path, jsonBody: in}
 }
@@ -201,8 +198,7 @@ func (r request) withNumber(name string, n int64) request {
 	return r
 }
 
-// withStates returns r with query parameters added that select objects in one of these states. If states is empty, all objects
-// are selected.
+// withStates returns r with query parameters that select the objects in one of these states, or all objects if states is empty.
 func withStates[S ~string](r request, states []S) request {
 	for _, s := range states {
 		r.addParam("state", string(s))
@@ -236,8 +232,7 @@ func (c *requester) authorize(h http.Header) {
 	}
 }
 
-// send sends a request and returns the response, whose body the caller must close. If the response is not a success, it returns
-// the error in the response.
+// send sends a request. It returns the response, whose body the caller must close, or the error that an error response contains.
 func (c *requester) send(ctx context.Context, req request) (*http.Response, error) {
 	target, err := c.requestURL(req.path, req.query)
 	if err != nil {

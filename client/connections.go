@@ -26,7 +26,7 @@ func (s connections) Connect(ctx context.Context, ref string, req caisson.Connec
 	return s.c.upgrade(ctx, []string{"sandboxes", ref, "connections"}, protocol.StreamUpgrade, b)
 }
 
-// upgrade sends a request that upgrades its connection from HTTP to the protocol to, and returns the connection. ctx applies only
+// upgrade sends a request that changes its connection from HTTP to the protocol to, and returns the connection. ctx applies only
 // to the request, and not to the connection.
 func (c *requester) upgrade(ctx context.Context, path []string, to string, body []byte) (*upgradedConn, error) {
 	target, err := c.requestURL(path, nil)
@@ -65,7 +65,7 @@ func (c *requester) upgrade(ctx context.Context, path []string, to string, body 
 // A stream is the body of a response that upgrades the connection. It reads from and writes to the connection.
 type stream interface {
 	io.ReadWriteCloser
-	CloseWrite() error
+	CloseWrite() error // ends the data to the daemon; reading continues
 }
 
 // An upgradedConn is a connection that carries another protocol than HTTP.

@@ -49,8 +49,7 @@ func forwardEvents[T any](ctx context.Context, r io.Reader, name string, out cha
 	}
 }
 
-// callWithProgress sends a request for an operation that takes long, calls progress with each report of its progress, and returns
-// its result.
+// callWithProgress sends a request for a long operation, calls progress with each report of progress, and returns the result.
 func callWithProgress[T any](ctx context.Context, c *requester, req request, progress func(caisson.Progress)) (T, error) {
 	var zero T
 	body, err := c.openStream(ctx, req)

@@ -22,8 +22,7 @@ func (p processes) Exec(ctx context.Context, ref string, req caisson.ExecRequest
 	return p.c.openSession(ctx, []string{"sandboxes", ref, "exec", "stream"}, s, req)
 }
 
-// openSession connects the session s to the server at path, and sends req, the first message. It returns s when the process has
-// started.
+// openSession connects s to the server at path, sends req as the first message, and returns s when the process has started.
 func (c *requester) openSession(ctx context.Context, path []string, s *execSession, req any) (caisson.Process, error) {
 	target, err := c.requestURL(path, nil)
 	if err != nil {
@@ -54,25 +53,24 @@ func (c *requester) openSession(ctx context.Context, path []string, s *execSessi
 
 // execSession is the client's end of an exec session, or of the connection of a viewer to a terminal.
 type execSession struct {
-	ws          *websocket.Conn
-	ctx         context.Context // context of all reads and writes; ends with the session, not with the context of Exec
-	cancel      context.CancelFunc
-	pid         int
+	ws          *websocket.Conn    // connection to the daemon
+	ctx         context.Context    // context of all reads and writes; ends with the session, not with the context of Exec
+	cancel      context.CancelFunc // ends ctx
+	pid         int                // id of the process in the sandbox
 	tty         bool               // the process has a terminal, so Resize is possible
 	lostMessage string             // error message for users if the connection is lost
 	stdin       *stdinWriter       // standard input of the process; nil if it has none
 	outputs     [2]*protocol.Queue // received data of standard output and standard error that was not read yet
 
-	receiver sync.WaitGroup // the goroutine that runs the method receive
-	done     chan struct{}  // closed when the session has ended and status and err are set
-	status   caisson.ExitStatus
-	err      error // error of the session; nil if status is the exit status of the process
+	receiver sync.WaitGroup     // the goroutine that runs the method receive
+	done     chan struct{}      // closed when the session has ended and status and err are set
+	status   caisson.ExitStatus // exit status of the process; valid if err is nil
+	err      error              // error of the session; nil if status is the exit status of the process
 }
 
 var _ caisson.Process = (*execSession)(nil)
 
-// newExecSession returns a session that is not connected yet. tty means that the process has a terminal, and stdin that it has a
-// standard input.
+// newExecSession returns a session without a connection. tty means that the process has a terminal, stdin that it has an input.
 func newExecSession(tty, stdin bool) *execSession {
 	s := &execSession{tty: tty, done: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -271,7 +269,7 @@ func (s *execSession) Close() error {
 
 // stdinWriter is the standard input of a process in a session.
 type stdinWriter struct {
-	s      *execSession
+	s      *execSession       // session that the input belongs to
 	credit *protocol.Credit   // number of bytes that the server is ready to receive
 	ctx    context.Context    // ends when the process has closed its input, when Close is called, or when the session ends
 	close  context.CancelFunc // ends ctx; nothing is sent any more

@@ -14,8 +14,7 @@ import (
 // files implements [caisson.Files] by requests to a daemon.
 type files struct{ c *requester }
 
-// fileRequest returns a request about the file or directory path in the sandbox ref. rest are further segments of the request's
-// path.
+// fileRequest returns a request about the file or directory path in a sandbox. rest are further segments of the request's path.
 func fileRequest(method, ref, path string, rest ...string) request {
 	return request{
 		method: method, path: append([]string{"sandboxes", ref, "files"}, rest...), query: url.Values{"path": {path}},

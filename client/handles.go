@@ -58,8 +58,7 @@ func (c *requester) passHandles(ctx context.Context, handles []caisson.Handle, h
 	return nil
 }
 
-// sendHandles sends open files to the daemon as descriptors, over an upgraded connection, and returns the ids that the daemon has
-// given them.
+// sendHandles sends open files as descriptors over an upgraded connection, and returns the ids that the daemon has given them.
 func (c *requester) sendHandles(ctx context.Context, handles []caisson.Handle) ([]string, error) {
 	up, err := c.upgrade(ctx, []string{"handles"}, protocol.HandlesUpgrade, nil)
 	if err != nil {

@@ -11,8 +11,7 @@ import (
 // processes implements [caisson.Processes] by requests to a daemon.
 type processes struct{ c *requester }
 
-// Run executes a process with one request, and returns its output and exit status when it has exited. If ctx ends, the process is
-// killed.
+// Run executes a process with one request, and returns its output and exit status. If ctx ends, the process is killed.
 func (c *Client) Run(ctx context.Context, ref string, req protocol.ProcessRequest) (*protocol.ProcessResult, error) {
 	return call[*protocol.ProcessResult](ctx, c.c, post(req, "sandboxes", ref, "exec"))
 }

@@ -72,8 +72,7 @@ func (s sandboxes) List(ctx context.Context, f caisson.Filter) (page []*caisson.
 	return callFiltered[*caisson.Sandbox](ctx, s.c, "sandboxes", f)
 }
 
-// callFiltered requests the page of a listing that f selects; what is the listing's path, such as "volumes". more reports whether
-// further pages follow.
+// callFiltered requests the page that f selects of the listing with the path what. more reports whether further pages follow.
 func callFiltered[T any](ctx context.Context, c *requester, what string, f caisson.Filter) (page []T, more bool, err error) {
 	req := withStates(get(what), f.States).withParam("name", f.Name).withParam("after", string(f.After))
 	for k, v := range f.Labels {

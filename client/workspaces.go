@@ -22,8 +22,7 @@ func (w workspaces) ListWorkspaces(ctx context.Context, f caisson.WorkspaceFilte
 	return callWorkspaces[*caisson.Workspace](ctx, w.c, "workspaces", f)
 }
 
-// callWorkspaces requests one page of the listing with the path what, which is "workspaces" or "receipts". more reports whether
-// further pages follow.
+// callWorkspaces requests a page of the listing what, "workspaces" or "receipts". more reports whether further pages follow.
 func callWorkspaces[T any](ctx context.Context, c *requester, what string, f caisson.WorkspaceFilter) (page []T, more bool, err error) {
 	req := withStates(get(what), f.States).withParam("run", string(f.Run)).withParam("sandbox", string(f.Sandbox)).
 		withParam("workspace", string(f.Workspace)).withParam("after", string(f.Before))

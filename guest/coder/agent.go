@@ -25,9 +25,9 @@ const (
 
 // agent does one task: it sends the conversation to the model and executes the tool calls of the answers.
 type agent struct {
-	config               *config
-	out                  *output
-	chat                 *chat
+	config               *config        // configuration of the agent
+	out                  *output        // receives the events of the task
+	chat                 *chat          // calls the model
 	box                  *toolbox       // tools that the model may call
 	memory               *memory        // file that stores the conversation; nil if it is not stored
 	system               message        // system message, which every request begins with
@@ -91,7 +91,7 @@ func (a *agent) fixedSize() int64 {
 // maxMessagesSize returns the maximum size of the conversation without the system message, in bytes.
 func (a *agent) maxMessagesSize() int64 {
 	n := int64(float64(a.config.maxTokens)*a.requestBytesPerToken) - a.fixedSize()
-	// A long prompt may exceed the configured context, unless the model has refused a conversation as too long.
+	// A long prompt may exceed config.maxTokens, unless the model has refused a conversation as too long.
 	n = max(n, 2*a.messages[a.task].size())
 	if a.messagesLimit > 0 {
 		n = min(n, a.messagesLimit)

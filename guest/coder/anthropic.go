@@ -25,7 +25,7 @@ type anthropicRequest struct {
 	Stream     bool               `json:"stream"`
 }
 
-// typeObject is a JSON object with the field type only.
+// typeObject is a JSON object whose only field is "type".
 type typeObject struct {
 	Type string `json:"type"`
 }
@@ -34,7 +34,7 @@ type typeObject struct {
 type anthropicTool struct {
 	Name        string `json:"name"`
 	Description string `json:"description"`
-	Schema      raw    `json:"input_schema"`
+	Schema      raw    `json:"input_schema"` // JSON schema of the tool's arguments
 }
 
 // anthropicMessage is a message of the conversation in a request to Anthropic's API.
@@ -45,23 +45,23 @@ type anthropicMessage struct {
 
 // block is a part of a message, with the fields of all types that the agent sends or reads.
 type block struct {
-	Type      string      `json:"type"`
-	Text      string      `json:"text,omitempty"`
-	Thinking  *string     `json:"thinking,omitempty"`  // text of a thinking block; may be present and empty
-	Signature string      `json:"signature,omitempty"` // signature of a thinking block
-	Data      string      `json:"data,omitempty"`      // content of a redacted_thinking block
-	ID        string      `json:"id,omitempty"`
-	Name      string      `json:"name,omitempty"`
-	Input     raw         `json:"input,omitempty"` // arguments of a tool call
-	ToolUseID string      `json:"tool_use_id,omitempty"`
+	Type      string      `json:"type"`                    // type of the block, such as text, thinking or tool_use
+	Text      string      `json:"text,omitempty"`          // text of a text block
+	Thinking  *string     `json:"thinking,omitempty"`      // text of a thinking block; may be present and empty
+	Signature string      `json:"signature,omitempty"`     // signature of a thinking block
+	Data      string      `json:"data,omitempty"`          // content of a redacted_thinking block
+	ID        string      `json:"id,omitempty"`            // id of the tool call in a tool_use block
+	Name      string      `json:"name,omitempty"`          // name of the tool in a tool_use block
+	Input     raw         `json:"input,omitempty"`         // arguments of the call in a tool_use block
+	ToolUseID string      `json:"tool_use_id,omitempty"`   // id of the call in a tool_result block
 	Content   string      `json:"content,omitempty"`       // result of the tool in a tool_result block
-	Cache     *typeObject `json:"cache_control,omitempty"` // cacheMark if the block ends a prefix to cache, otherwise nil
+	Cache     *typeObject `json:"cache_control,omitempty"` // cacheMark if the provider is to cache all blocks up to this one
 }
 
-// cacheMark marks the end of a prefix that the next request will repeat, so that the provider caches it and charges it in full
-// only once.
+// cacheMark marks the end of a prefix that the next request repeats: the provider caches it and charges it in full only once.
 var cacheMark = &typeObject{"ephemeral"}
 
+// request implements [api].
 func (anthropic) request(q *modelRequest) (string, http.Header, any) {
 	system, talk := splitSystem(q.talk)
 	req := anthropicRequest{Model: q.model, MaxTokens: maxOutput, Stream: true}
@@ -93,8 +93,7 @@ func (anthropic) request(q *modelRequest) (string, http.Header, any) {
 	return "/v1/messages", http.Header{"Anthropic-Version": {"2023-06-01"}}, req
 }
 
-// messageBlocks returns the content of a message as blocks. There is at least one, because splitSystem drops messages without
-// content.
+// messageBlocks returns the content of a message as blocks: at least one, because splitSystem drops messages without content.
 func messageBlocks(m message) (blocks []block) {
 	if m.Role == roleTool {
 		return []block{{Type: "tool_result", ToolUseID: toolUseID(m.ToolCallID), Content: m.Content}}
@@ -123,15 +122,15 @@ func toolUseID(id string) string {
 	return "call_" + hex.EncodeToString(sum[:12])
 }
 
-// anthropicEvent is an event of a stream, or a whole answer.
+// anthropicEvent is one event of a streamed answer of Anthropic's API, or a whole answer that was not streamed.
 type anthropicEvent struct {
-	Type    string    `json:"type"`
+	Type    string    `json:"type"`  // type of the event; "message" for a whole answer
 	Index   int       `json:"index"` // index of the block that the event is about
-	Message *struct { // in message_start: the answer without content
+	Message *struct { // in an event message_start: the answer without its content
 		Usage *anthropicUsage `json:"usage"`
 	} `json:"message"`
-	Block *block    `json:"content_block"` // in content_block_start: the block that begins
-	Delta *struct { // in content_block_delta and message_delta: what is new
+	Block *block    `json:"content_block"` // in an event content_block_start: the block that begins
+	Delta *struct { // in events content_block_delta and message_delta: the next part of a block, or of the answer
 		Type       string `json:"type"`
 		Text       string `json:"text"`
 		Thinking   string `json:"thinking"`
@@ -152,6 +151,7 @@ type anthropicUsage struct {
 	CacheWrite *int64 `json:"cache_creation_input_tokens"`
 }
 
+// add implements [api].
 func (anthropic) add(r *reply, data []byte) (string, error) {
 	var e anthropicEvent
 	if err := json.Unmarshal(data, &e); err != nil {
@@ -230,7 +230,7 @@ func (b *block) size() int {
 	return n
 }
 
-// setBlock records what the block with this index is: r.calls[at-1] if at is positive, and r.thoughts[-at-1] if at is negative.
+// setBlock records what the block with this index is: call r.calls[at-1] if at is positive, or else thought r.thoughts[-at-1].
 func (r *reply) setBlock(index, at int) {
 	if r.blocks == nil {
 		r.blocks = map[int]int{}

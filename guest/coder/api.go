@@ -9,34 +9,33 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// maxOutput is the maximum number of tokens of an answer, for APIs that require one. The gateway lowers it to what model and
-// budget allow.
+// maxOutput is the maximum number of tokens of an answer, for APIs that require one. The model gateway may lower it.
 const maxOutput = 32_000
 
 // api is one of the APIs with which models are called. A conversation is kept in the form of OpenAI's API, whichever API is used.
 type api interface {
 	// request returns the path, the additional headers and the body of the HTTP request for q; the body is to be encoded as JSON.
 	request(q *modelRequest) (path string, header http.Header, body any)
-	// add adds data to the answer r, and returns the text in data: an event of a stream, or a whole answer that was not streamed.
+	// add adds data, an event of a streamed answer or a whole answer that was not streamed, to r. It returns the text in data.
 	add(r *reply, data []byte) (string, error)
 }
 
 // modelRequest is a request to a model, independent of the API.
 type modelRequest struct {
-	model    string
-	talk     []message // the conversation; its first message is the system message
-	tools    []definition
-	toolsOff bool // the model must not call tools, although the conversation has calls
+	model    string       // alias of the model
+	talk     []message    // the conversation; its first message is the system message
+	tools    []definition // tools that the model may call
+	toolsOff bool         // the model must not call tools, although the conversation has calls
 }
 
 // definition is the description of a tool that is sent to models.
 type definition struct {
 	Name        string `json:"name"`
 	Description string `json:"description"`
-	Parameters  raw    `json:"parameters"`
+	Parameters  raw    `json:"parameters"` // JSON schema of the tool's arguments
 }
 
-// findAPI returns the API with this name; "" means OpenAI's. For Gemini, the model's alias must be usable in a path.
+// findAPI returns the API with this name; "" means OpenAI's. For Gemini, alias must be valid in the path of a URL.
 func findAPI(name, alias string) (api, error) {
 	switch name {
 	case "", caisson.APIOpenAI:

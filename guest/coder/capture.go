@@ -5,8 +5,7 @@ import (
 	"sync"
 )
 
-// outputBuffer is a writer that keeps the beginning and the end of the data written to it, the output of a command. It is safe
-// for concurrent use.
+// outputBuffer is a writer that keeps the beginning and the end of a command's output. It is safe for concurrent use.
 type outputBuffer struct {
 	mu    sync.Mutex
 	head  []byte // the first bytes written; guarded by mu, like all fields below; full when its length is its capacity
@@ -20,6 +19,7 @@ func newOutputBuffer(head, tail int) *outputBuffer {
 	return &outputBuffer{head: make([]byte, 0, head), tail: make([]byte, 0, tail)}
 }
 
+// Write implements [io.Writer].
 func (c *outputBuffer) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 
 const (
 	maxTries     = 5                // maximum number of tries of one call, including the first
-	newTries     = 3                // maxTries for a provider that cannot be reached and has not answered an earlier call
+	newTries     = 3                // maximum number of tries if the provider cannot be reached and no earlier call succeeded
 	maxWait      = time.Minute      // longest delay between two tries that the gateway may request
 	firstWait    = time.Second      // delay after the first try; doubled after each further try
 	callTime     = 30 * time.Minute // timeout of one try

@@ -1,9 +1,9 @@
 // Package coder is the built-in coding agent. It runs inside a sandbox of any image and requires only the wire there. It calls
 // a model through the model gateway, executes the tool calls that the model requests, and writes events as lines of JSON.
 //
-// Each line is a [caisson.RunEvent] without the fields that the engine sets. Text is in text_delta, and between two messages
-// there is a tool call; assistant_final contains the last message, and usage_report the usage of all model calls so far. The
-// last line is assistant_final or error.
+// Each line is a [caisson.RunEvent] without the fields that the engine sets. Events of type text_delta contain the model's text;
+// there is a tool call between two messages. An event assistant_final contains the last message, and a usage_report the usage of
+// all model calls so far. The last event is assistant_final or error.
 //
 // The agent has the rights of any other program in the sandbox and no API key. It bounds its input, because a model, a repository
 // or a command may be hostile or broken. It calls a model with the API of OpenAI, Anthropic or Gemini, depending on the model.
@@ -29,10 +29,10 @@ const defaultGateway = "http://llm.caisson.internal"
 
 // Environment variables that configure the agent. Command-line flags take precedence.
 const (
-	envToolsURL = "CAISSON_TOOLS_URL" // URL of the server that starts sub-runs; not set: there is none
-	envAllow    = "CAISSON_TOOLS_ALLOW"
-	envDeny     = "CAISSON_TOOLS_DENY"
-	envAPI      = "CAISSON_MODEL_API"
+	envToolsURL = "CAISSON_TOOLS_URL"   // URL of the server that starts sub-runs; there is no such server if the variable is not set
+	envAllow    = "CAISSON_TOOLS_ALLOW" // comma-separated names of the tools that the model can use
+	envDeny     = "CAISSON_TOOLS_DENY"  // comma-separated names of tools that the model cannot use
+	envAPI      = "CAISSON_MODEL_API"   // name of the model API
 )
 
 const (
@@ -43,9 +43,9 @@ const (
 
 // Exit codes of [Main].
 const (
-	exitOK     = 0
+	exitOK     = 0 // the task is done
 	exitFailed = 1 // the task has failed; the last line of output contains the error
-	exitUsage  = 2
+	exitUsage  = 2 // the command line is invalid
 )
 
 const usage = `usage: caisson-agent code --model ALIAS [options] < PROMPT

@@ -5,7 +5,7 @@ import "fmt"
 const (
 	bytesPerToken = 3.5 // estimated bytes of a request per token, until the model has reported a number of tokens
 	shortResult   = 400 // bytes that are left of a shortened tool result
-	keptUnits     = 4   // number of units that are shortened last; a unit is a message with its tool results
+	keptUnits     = 4   // number of the most recent units, which are shortened last; a unit is a message with its tool results
 )
 
 // messagesSize returns the approximate size of messages in a request, in bytes.
@@ -19,7 +19,7 @@ func messagesSize(talk []message) int64 {
 
 // trim shortens a conversation to budget bytes, as far as possible, and returns it and the new index of the task, which is kept
 // whole. Old tool results are shortened first; then the oldest messages are dropped, calls always together with their results;
-// the most recent units are shortened last. talk itself is not modified.
+// the most recent messages are shortened last. talk itself is not modified.
 func trim(talk []message, task int, budget int64) ([]message, int) {
 	t := &trimmer{talk: append([]message(nil), talk...), task: task, excess: messagesSize(talk) - budget}
 	recent := t.unitStart(keptUnits)
@@ -34,7 +34,7 @@ func trim(talk []message, task int, budget int64) ([]message, int) {
 type trimmer struct {
 	talk   []message // the conversation
 	task   int       // index in talk of the task's prompt
-	excess int64     // bytes by which talk exceeds the budget; at most 0 once it is short enough
+	excess int64     // number of bytes by which talk is too long; at most 0 once it is short enough
 }
 
 // unitStart returns the index of the message at which the last n units begin. A unit is a message with the results of its calls.
@@ -49,7 +49,7 @@ func (t *trimmer) unitStart(n int) int {
 	return i
 }
 
-// shorten shortens tool results among the messages from index from up to index to, oldest first, until the budget is met.
+// shorten shortens the tool results in talk[from:to], the oldest first, until excess is at most 0.
 func (t *trimmer) shorten(from, to int) {
 	for i := from; i < to && t.excess > 0; i++ {
 		m := &t.talk[i]
@@ -63,8 +63,8 @@ func (t *trimmer) shorten(from, to int) {
 	}
 }
 
-// drop removes messages with the results of their calls, oldest first, from those before index to, until the budget is met. It
-// keeps the task's prompt.
+// drop removes messages in talk[:to] and the results of their calls, the oldest first, until excess is at most 0. It keeps the
+// task's prompt.
 func (t *trimmer) drop(to int) {
 	kept := make([]message, 0, len(t.talk))
 	task := t.task

@@ -15,6 +15,7 @@ const (
 	nearEnough = 0.6    // lowest similarity of a part that is shown to the model, from 0 to 1
 )
 
+// editTool returns the tool edit.
 func (w workspace) editTool() tool {
 	return tool{
 		name: "edit",
@@ -156,8 +157,7 @@ func mostSimilar(text, old string) string {
 	return fmt.Sprintf("%s lines %d to %d, which are exactly:\n%s", why, best+1, end, found)
 }
 
-// normalizeSpace returns the beginning of a line, without white space at its ends and with one space for each run of white space
-// in it.
+// normalizeSpace returns the beginning of a line, without white space at its ends and with one space for each other white space.
 func normalizeSpace(line string) string {
 	return clip(strings.Join(strings.Fields(clip(line, 2*nearLine)), " "), nearLine)
 }

@@ -87,6 +87,7 @@ func describeType(m fs.FileMode) string {
 	return "something special"
 }
 
+// readTool returns the tool read.
 func (w workspace) readTool() tool {
 	return tool{
 		name:   "read",
@@ -128,8 +129,7 @@ func (w workspace) read(ctx context.Context, args []byte) result {
 	return result{text: text}
 }
 
-// numberLines returns count lines of r, each with its number, from line first on. The text is within the size limit of a tool
-// result.
+// numberLines returns count lines of r with their numbers, from line first on. The text is within the limit on a tool result.
 func numberLines(ctx context.Context, r *bufio.Reader, first, count int64) (string, error) {
 	var out strings.Builder
 	last := first + min(count, 1<<40) - 1
@@ -199,6 +199,7 @@ func shortLine(ctx context.Context, r *bufio.Reader, left *int64) (line []byte, 
 	}
 }
 
+// writeTool returns the tool write.
 func (w workspace) writeTool() tool {
 	return tool{
 		name:   "write",
@@ -239,8 +240,7 @@ func (w workspace) write(_ context.Context, args []byte) result {
 	return result{text: fmt.Sprintf("%s %s: %d lines, %d bytes.", word, path, strings.Count(*in.Content, "\n"), len(*in.Content)), changed: true}
 }
 
-// overwrite replaces the content of a file, and keeps its inode, mode, owner and links. flags are additional flags for opening
-// it.
+// overwrite replaces the content of a file, but not its inode, mode, owner and links. flags are additional flags for opening it.
 func overwrite(path string, data []byte, flags int) error {
 	f, _, err := openRegular(path, os.O_WRONLY|flags, 0o666)
 	if err != nil {

@@ -14,10 +14,10 @@ type gemini struct{}
 
 // geminiRequest is the body of a request to Gemini's API.
 type geminiRequest struct {
-	System   *geminiContent  `json:"systemInstruction,omitempty"`
+	System   *geminiContent  `json:"systemInstruction,omitempty"` // the system message
 	Contents []geminiContent `json:"contents"`
 	Tools    []geminiTools   `json:"tools,omitempty"`
-	Config   *geminiCalling  `json:"toolConfig,omitempty"`
+	Config   *geminiCalling  `json:"toolConfig,omitempty"` // whether the model may call tools
 	Generate struct {        // parameters for the generation of the answer
 		MaxTokens int64 `json:"maxOutputTokens"`
 	} `json:"generationConfig"`
@@ -31,7 +31,7 @@ type geminiTools struct {
 type geminiFunction struct { // description of a tool
 	Name        string `json:"name"`
 	Description string `json:"description"`
-	Schema      raw    `json:"parametersJsonSchema"`
+	Schema      raw    `json:"parametersJsonSchema"` // JSON schema of the tool's arguments
 }
 
 // geminiCalling sets in a request to Gemini's API whether the model may call tools.
@@ -49,29 +49,30 @@ type geminiContent struct {
 
 // geminiPart is a part of a message, with the fields of all kinds that the agent sends or reads.
 type geminiPart struct {
-	Text      string          `json:"text,omitempty"`
+	Text      string          `json:"text,omitempty"`             // text of the answer, or of a thought
 	Thought   bool            `json:"thought,omitempty"`          // Text is a thought of the model, not a part of the answer
 	Signature string          `json:"thoughtSignature,omitempty"` // signature of the thought before the part
-	Call      *geminiCall     `json:"functionCall,omitempty"`
-	Response  *geminiResponse `json:"functionResponse,omitempty"`
+	Call      *geminiCall     `json:"functionCall,omitempty"`     // tool call; nil if the part is none
+	Response  *geminiResponse `json:"functionResponse,omitempty"` // result of a tool call; nil if the part is none
 }
 
 // geminiCall is a tool call of the model.
 type geminiCall struct {
-	ID   string `json:"id,omitempty"`
-	Name string `json:"name"`
-	Args raw    `json:"args,omitempty"`
+	ID   string `json:"id,omitempty"`   // id of the call
+	Name string `json:"name"`           // name of the tool
+	Args raw    `json:"args,omitempty"` // arguments, a JSON object
 }
 
 // geminiResponse is the result of a tool call.
 type geminiResponse struct {
-	ID       string   `json:"id,omitempty"`
-	Name     string   `json:"name"`
+	ID       string   `json:"id,omitempty"` // id of the call
+	Name     string   `json:"name"`         // name of the tool
 	Response struct { // JSON object with the text of the result
 		Output string `json:"output"`
 	} `json:"response"`
 }
 
+// request implements [api].
 func (gemini) request(q *modelRequest) (string, http.Header, any) {
 	system, talk := splitSystem(q.talk)
 	req := geminiRequest{System: &geminiContent{Parts: []geminiPart{{Text: system}}}}
@@ -119,9 +120,9 @@ func (gemini) request(q *modelRequest) (string, http.Header, any) {
 	return "/v1beta/models/" + q.model + ":streamGenerateContent?alt=sse", nil, req
 }
 
-// geminiAnswer is an event of a stream, or a whole answer.
+// geminiAnswer is one event of a streamed answer of Gemini's API, or a whole answer that was not streamed.
 type geminiAnswer struct {
-	Error      raw        `json:"error"`
+	Error      raw        `json:"error"` // the error, if the call has failed
 	Candidates []struct { // the answers, of which only the first one is read
 		Content geminiContent `json:"content"`
 		Finish  string        `json:"finishReason"`
@@ -137,6 +138,7 @@ type geminiAnswer struct {
 	} `json:"usageMetadata"`
 }
 
+// add implements [api].
 func (gemini) add(r *reply, data []byte) (string, error) {
 	var a geminiAnswer
 	if err := json.Unmarshal(data, &a); err != nil {

@@ -88,11 +88,13 @@ type stream struct {
 	stop func() bool   // result of context.AfterFunc: keeps the end of the context from closing the connection
 }
 
+// Read implements [io.Reader].
 func (c *stream) Read(p []byte) (int, error) {
 	c.SetReadDeadline(time.Now().Add(c.idle))
 	return c.Conn.Read(p)
 }
 
+// Close implements [io.Closer].
 func (c *stream) Close() error {
 	c.stop()
 	return c.Conn.Close()

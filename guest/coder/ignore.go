@@ -46,8 +46,7 @@ func (g ignores) withFile(dir, base string) ignores {
 	return g
 }
 
-// parseIgnore parses a line of the .gitignore in directory base. It returns false for comments, empty lines and malformed
-// patterns.
+// parseIgnore parses a line of the .gitignore in the directory base. It returns false for comments, empty lines and bad patterns.
 func parseIgnore(line, base string) (ignoreRule, bool) {
 	line = strings.TrimRight(line, " \t")
 	if line == "" || line[0] == '#' {

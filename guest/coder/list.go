@@ -15,6 +15,7 @@ const (
 	maxLinkText = 200 // number of bytes of a symbolic link's target that are shown
 )
 
+// listTool returns the tool list.
 func (w workspace) listTool() tool {
 	return tool{
 		name:   "list",

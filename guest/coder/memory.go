@@ -119,8 +119,7 @@ func (m *memory) read() (talk []message, tidy bool, err error) {
 	return fixed, tidy, nil
 }
 
-// append appends a message to the file with one system call. A crash during the call leaves an incomplete last line, which is
-// skipped when the file is read.
+// append appends a message to the file with one system call. A crash may leave an incomplete last line, which read skips.
 func (m *memory) append(one message) error {
 	b, err := encode(one)
 	if err == nil {

@@ -11,20 +11,19 @@ const (
 // message is one message of a conversation, in the form of OpenAI's chat completions. Unexported fields have data of Anthropic's
 // and Gemini's APIs, which is not stored, and is sent back only during the task in which it was received.
 type message struct {
-	Role    string `json:"role"`
-	Content string `json:"content"`
-	// Reasoning is the model's reasoning before the answer. It is sent back with tool calls, because some models refuse a
-	// conversation without it.
+	Role    string `json:"role"`    // who the message is from: roleUser or another constant of that form
+	Content string `json:"content"` // text of the message, or result of a tool call
+	// Reasoning is the model's reasoning. It is sent back with tool calls, as some models refuse a conversation without it.
 	Reasoning  string  `json:"reasoning_content,omitempty"`
-	ToolCalls  []call  `json:"tool_calls,omitempty"`
-	ToolCallID string  `json:"tool_call_id,omitempty"`
+	ToolCalls  []call  `json:"tool_calls,omitempty"`   // tool calls that the model requests in an answer
+	ToolCallID string  `json:"tool_call_id,omitempty"` // id of the call whose result the message is
 	thoughts   []block // thinking blocks of an answer of Anthropic's models
 }
 
 // call is one tool call.
 type call struct {
 	ID        string   `json:"id"`
-	Type      string   `json:"type"`
+	Type      string   `json:"type"` // always "function"
 	Function  function `json:"function"`
 	Extra     raw      `json:"extra_content,omitempty"` // signatures of thoughts, which some models require in later requests
 	signature string   // signature of the thought before the call, from Gemini's models
@@ -32,7 +31,7 @@ type call struct {
 
 // function is the function of a tool call: the name of the tool, and the arguments for it.
 type function struct {
-	Name      string `json:"name"`
+	Name      string `json:"name"`      // name of the tool
 	Arguments string `json:"arguments"` // as written by the model; may be invalid JSON
 }
 

@@ -18,7 +18,7 @@ type chatRequest struct {
 	Model      string     `json:"model"`
 	Messages   []message  `json:"messages"`
 	Tools      []chatTool `json:"tools,omitempty"`
-	ToolChoice string     `json:"tool_choice,omitempty"`
+	ToolChoice string     `json:"tool_choice,omitempty"` // "none" if the model must not call tools
 	Stream     bool       `json:"stream"`
 	Options    struct {   // options of the stream
 		Usage bool `json:"include_usage"`
@@ -26,10 +26,11 @@ type chatRequest struct {
 }
 
 type chatTool struct { // description of a tool
-	Type     string     `json:"type"`
+	Type     string     `json:"type"` // always "function"
 	Function definition `json:"function"`
 }
 
+// request implements [api].
 func (openAI) request(q *modelRequest) (string, http.Header, any) {
 	req := chatRequest{Model: q.model, Messages: q.talk, Stream: true}
 	req.Options.Usage = true
@@ -44,7 +45,7 @@ func (openAI) request(q *modelRequest) (string, http.Header, any) {
 
 // chunk is one event of a stream, whose choices have deltas, or a whole answer, whose choices have messages instead.
 type chunk struct {
-	Error   raw        `json:"error"`
+	Error   raw        `json:"error"` // the error, if the call has failed
 	Choices []struct { // the answers, of which only the first one is read
 		Delta   *delta  `json:"delta"`
 		Message *delta  `json:"message"`
@@ -59,23 +60,23 @@ type chunk struct {
 	} `json:"usage"`
 }
 
-// delta is a part of an answer, or a whole answer.
+// delta is a part of a streamed answer of OpenAI's API, or a whole answer.
 type delta struct {
-	Content   raw         `json:"content"`
+	Content   raw         `json:"content"`           // text of the answer: a string, or a list of parts
 	Refusal   string      `json:"refusal"`           // text with which the model refuses to answer
 	Reasoning string      `json:"reasoning_content"` // the model's reasoning before the answer
-	ToolCalls []callDelta `json:"tool_calls"`
+	ToolCalls []callDelta `json:"tool_calls"`        // parts of tool calls
 }
 
 // callDelta is a part of a tool call, or a whole tool call.
 type callDelta struct {
-	Index    *int     `json:"index"`
-	ID       string   `json:"id"`
+	Index    *int     `json:"index"` // index of the call in the answer; nil if the server does not send it
+	ID       string   `json:"id"`    // id of the call; "" if an earlier part had it
 	Function struct { // name of the tool, and the next part of its arguments
 		Name      string `json:"name"`
 		Arguments raw    `json:"arguments"`
 	} `json:"function"`
-	Extra raw `json:"extra_content"`
+	Extra raw `json:"extra_content"` // signatures of thoughts, which some models require in later requests
 }
 
 // contentText returns the text of content: a string, or a list of parts, of which the text parts are joined.
@@ -107,6 +108,7 @@ func contentText(content raw) (string, error) {
 	return all.String(), nil
 }
 
+// add implements [api].
 func (openAI) add(r *reply, data []byte) (string, error) {
 	if string(data) == "[DONE]" {
 		r.done = true
@@ -167,8 +169,8 @@ func (r *reply) addChunk(d *delta) (string, error) {
 	return text, nil
 }
 
-// takeCall adds a part of a tool call to the answer. at is the position of the part in the delta. It is used as the index of the
-// call if the part has neither an index nor a call that it can continue.
+// takeCall adds a part of a tool call to the answer. A part with neither an index nor an id belongs to the last call. at, the
+// position of the part in the delta, is used as the index if there is no other.
 func (r *reply) takeCall(at int, piece callDelta) error {
 	if piece.Index != nil {
 		at = *piece.Index

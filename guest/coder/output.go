@@ -26,7 +26,7 @@ type line struct {
 
 // output writes the events of a task as lines of JSON. It must be used by one goroutine only.
 type output struct {
-	w         io.Writer
+	w         io.Writer        // receives the lines
 	err       error            // first error of a write
 	textSize  int              // number of bytes of text written so far
 	current   strings.Builder  // text of the current message of the model

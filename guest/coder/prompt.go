@@ -25,7 +25,7 @@ const basePrompt = `You are Caisson's coding agent. You work on a task on your o
 - You may do anything inside the sandbox that the task needs. The network reaches only what is granted; if something cannot be reached, say so rather than look for ways around it.
 - When you are done, say briefly what you did and how you checked it. Say plainly what does not work or was not tried; never claim what you have not seen.`
 
-// systemPrompt returns the text of the system message for an agent with the tools box that works in the directory dir.
+// systemPrompt returns the text of the system message for an agent that has the tools in box and works in the directory dir.
 func systemPrompt(dir string, box *toolbox) string {
 	var p strings.Builder
 	p.WriteString(basePrompt)

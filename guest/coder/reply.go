@@ -16,7 +16,7 @@ const (
 	maxEvent     = 4 << 20   // size of the data of one event, in bytes
 	maxCalls     = 64        // number of tool calls
 	maxArguments = 1 << 20   // size of the arguments of one tool call, in bytes
-	maxExtra     = 256 << 10 // size of the signatures of one tool call, in bytes
+	maxExtra     = 256 << 10 // size of the thought signatures in one tool call, in bytes
 	maxName      = 128       // length of the name of a tool, in bytes
 	maxCallID    = 256       // length of the id of a tool call, in bytes; longer ids are replaced
 )
@@ -31,6 +31,7 @@ type bounded struct {
 	left int64 // bytes that can still be read
 }
 
+// Read implements [io.Reader].
 func (b *bounded) Read(p []byte) (int, error) {
 	if b.left == 0 {
 		return 0, errTooLong
@@ -53,17 +54,17 @@ type raw = json.RawMessage
 
 // reply is the part of a model's answer that has arrived so far.
 type reply struct {
-	text         strings.Builder
-	reasoning    strings.Builder
-	refusal      strings.Builder
-	calls        []call
-	finish       string      // reason for which the answer ended, as in OpenAI's API; "" if not reported yet
-	done         bool        // the stream has ended with its end mark, so the answer is complete
-	thoughtsSize int         // size of the model's thoughts, in bytes
-	thoughts     []block     // thinking blocks of Anthropic's models
-	blocks       map[int]int // for Anthropic's API, the calls and thoughts by index of their block; see setBlock
-	usage        *caisson.TokenCount
-	prompt       int64 // number of tokens of the request, including cached tokens
+	text         strings.Builder     // text of the answer
+	reasoning    strings.Builder     // the model's reasoning before the answer, in OpenAI's API
+	refusal      strings.Builder     // text with which the model refuses to answer
+	calls        []call              // tool calls that the model requests
+	finish       string              // reason for which the answer ended, as in OpenAI's API; "" if not reported yet
+	done         bool                // the stream has ended with its end mark, so the answer is complete
+	thoughtsSize int                 // size of the model's thoughts, in bytes
+	thoughts     []block             // thinking blocks of Anthropic's models
+	blocks       map[int]int         // for Anthropic's API: the call or thought in each block, by its index; see setBlock
+	usage        *caisson.TokenCount // numbers of tokens of the call of the model; nil if not reported
+	prompt       int64               // number of tokens of the request, including cached tokens
 }
 
 // addText adds text to the answer, and returns the text. Returns errTooLong if the answer exceeds its limit.

@@ -34,8 +34,8 @@ func runTools(s server) []tool {
 	}}
 }
 
-// requestJSON sends a request to the server of sub-runs and decodes the JSON of the response into to. The error is a *toolRefusal
-// if the status is not 2xx.
+// requestJSON sends a request to the server of sub-runs and decodes the response into to. Other statuses than 2xx are errors of
+// type *toolRefusal.
 func (s server) requestJSON(ctx context.Context, method, path string, body []byte, to any) error {
 	r, err := s.do(ctx, method, path, body, nil)
 	if err != nil {
@@ -63,7 +63,7 @@ func (t *toolRefusal) Error() string { return fmt.Sprintf("refused (%d): %s", t.
 
 // agentRun is the state of a sub-run, with the fields of the API's run that are used.
 type agentRun struct {
-	ID     string            `json:"id"`
+	ID     string            `json:"id"` // id of the sub-run
 	State  caisson.RunState  `json:"state"`
 	Answer string            `json:"answer"`
 	Cut    bool              `json:"cut"` // Answer was truncated

@@ -26,6 +26,7 @@ const (
 	maxHitLine   = 300              // number of bytes of a matching line that are shown
 )
 
+// searchTool returns the tool search.
 func (w workspace) searchTool() tool {
 	return tool{
 		name: "search",
@@ -38,7 +39,7 @@ func (w workspace) searchTool() tool {
 
 // search is the state of one search.
 type search struct {
-	pattern      *regexp.Regexp
+	pattern      *regexp.Regexp  // regular expression that the lines are compared with
 	glob         *regexp.Regexp  // matches the paths or names of the files to search; nil means all files
 	deadline     time.Time       // time at which the search ends even if it is not complete
 	left         int64           // number of bytes that may still be read
@@ -116,7 +117,7 @@ func (s *search) matchesGlob(name string) bool {
 	return s.glob == nil || s.glob.MatchString(name) || s.glob.MatchString(path.Base(name))
 }
 
-// searchFile searches the file with this name, which is called shown in the output. A file that cannot be read is skipped.
+// searchFile searches the file name. The output calls the file shown. A file that cannot be read is skipped.
 func (s *search) searchFile(name, shown string) {
 	f, info, err := openRegular(name, os.O_RDONLY, 0)
 	if err != nil {

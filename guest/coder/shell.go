@@ -32,6 +32,7 @@ type shell struct {
 	openGroups map[int]bool // ids of process groups in which a process still has the command's output open; guarded by mu
 }
 
+// tool returns the tool shell.
 func (s *shell) tool() tool {
 	return tool{
 		name: "shell",
@@ -120,8 +121,7 @@ func (s *shell) copyOutput(group int, r *os.File, out io.Writer) <-chan struct{}
 	return done
 }
 
-// wait waits until the command has exited, and kills it when the timeout limit expires or ctx is done. It reports whether the
-// timeout expired.
+// wait waits until the command has exited. It kills the command after limit, or when ctx is done. late means that limit passed.
 func (s *shell) wait(ctx context.Context, cmd *exec.Cmd, limit time.Duration) (late bool) {
 	group := -cmd.Process.Pid
 	ended := make(chan struct{})

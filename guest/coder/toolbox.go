@@ -15,10 +15,10 @@ const maxResult = 32 << 10
 
 // tool is a tool that the model can call.
 type tool struct {
-	name   string
-	about  string // description of the tool for the model
-	schema string // JSON schema of the tool's arguments
-	run    func(ctx context.Context, arguments []byte) result
+	name   string                                             // name with which the model calls the tool
+	about  string                                             // description of the tool for the model
+	schema string                                             // JSON schema of the tool's arguments
+	run    func(ctx context.Context, arguments []byte) result // executes a call; arguments are JSON, as written by the model
 }
 
 // result is the result of a tool call.
@@ -35,8 +35,8 @@ func failedResult(format string, args ...any) result {
 
 // toolbox has the tools that the model may call.
 type toolbox struct {
-	tools []tool
-	shell *shell
+	tools []tool // the tools
+	shell *shell // the tool shell, whose background processes are killed at the end
 }
 
 // newToolbox returns the tools that the configuration allows.
@@ -148,6 +148,7 @@ func decodeArguments(data []byte, to any) error {
 // number is an integer in the arguments of a tool call. Models also write integers as a string or with a decimal point.
 type number int64
 
+// UnmarshalJSON implements [json.Unmarshaler].
 func (n *number) UnmarshalJSON(b []byte) error {
 	b = bytes.Trim(b, `"`)
 	if string(b) == "null" || len(b) == 0 {

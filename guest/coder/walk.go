@@ -22,7 +22,7 @@ var skippedDirs = map[string]bool{".git": true, ".hg": true, ".svn": true, "node
 // walk is a walk through a directory tree in the order of the names, without the files that .gitignore files exclude. It does not
 // follow symbolic links, so it terminates.
 type walk struct {
-	root       string
+	root       string                                       // path of the directory at which the walk begins
 	left       int                                          // number of entries that may still be visited
 	incomplete bool                                         // some entries were not visited because of a limit
 	visit      func(path string, e fs.DirEntry) (into bool) // called for each entry; into decides whether a directory is walked

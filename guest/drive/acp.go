@@ -22,15 +22,16 @@ type acpDriver struct{}
 
 // acpClient is the client of the Agent Client Protocol for one turn.
 type acpClient struct {
-	t       *task.Task
-	rpc     *rpc
-	state   *turnState
+	t       *task.Task          // the turn
+	rpc     *rpc                // connection to the agent's program
+	state   *turnState          // what the agent has reported about the turn
 	session string              // id that the agent gave the conversation; set before started
-	started atomic.Bool         // the prompt is being sent; updates before that repeat previous turns and are ignored
+	started atomic.Bool         // the prompt was sent, or is being sent; earlier updates repeat previous turns and are ignored
 	calls   map[string]*acpCall // tool calls of the turn, by id
-	message string              // id of the message whose text arrives
+	message string              // id of the message whose parts are arriving
 }
 
+// Run implements [Driver].
 func (acpDriver) Run(ctx context.Context, t *task.Task, out Out) (TurnResult, error) {
 	c := &acpClient{t: t, rpc: newRPC(out), state: newTurnState(t, out), calls: map[string]*acpCall{}}
 	c.rpc.handle = c.handle
@@ -38,7 +39,7 @@ func (acpDriver) Run(ctx context.Context, t *task.Task, out Out) (TurnResult, er
 }
 
 // turn runs the protocol from initialization to the end of the agent's answer. If ctx ends, it sends session/cancel, and waits
-// for the answer until talk ends.
+// for the answer at most until the context talk ends.
 func (c *acpClient) turn(ctx, talk context.Context) error {
 	var hello struct {
 		Version int `json:"protocolVersion"`
@@ -86,8 +87,7 @@ func (c *acpClient) savedSession() (string, error) {
 	return string(id), err
 }
 
-// openSession resumes the conversation that the task continues, or starts a new one. can reports whether the agent supports
-// resuming.
+// openSession resumes the conversation that the task continues, or starts one. If can is false, the agent cannot resume any.
 func (c *acpClient) openSession(ctx context.Context, can bool) error {
 	place := map[string]any{"cwd": c.t.Workdir, "mcpServers": []any{}}
 	if c.t.Continue {
@@ -124,8 +124,8 @@ func (c *acpClient) openSession(ctx context.Context, can bool) error {
 	return nil
 }
 
-// prompt sends the prompt and waits for the end of the turn. If ctx ends first, it sends session/cancel, and waits until the turn
-// or talk ends.
+// prompt sends the prompt and waits for the end of the turn. If ctx ends, it sends session/cancel, and waits at most until the
+// context talk ends.
 func (c *acpClient) prompt(ctx, talk context.Context) error {
 	defer context.AfterFunc(ctx, func() {
 		_ = c.rpc.notify(talk, "session/cancel", map[string]string{"sessionId": c.session})

@@ -63,7 +63,7 @@ func permitted(rule caisson.ToolRule, names ...string) bool {
 
 // acpFile has the parameters of an agent's request to read or write a file.
 type acpFile struct {
-	Path    string `json:"path"`
+	Path    string `json:"path"`    // absolute path of the file
 	Line    int    `json:"line"`    // number of the first line to read, counted from 1
 	Limit   int    `json:"limit"`   // maximum number of lines to read
 	Content string `json:"content"` // content to write

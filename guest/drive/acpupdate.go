@@ -6,9 +6,9 @@ import (
 	"fmt"
 )
 
-// acpUpdate is any update about a conversation in the Agent Client Protocol.
+// acpUpdate is any update about a conversation in the Agent Client Protocol. Kind determines which other fields are set.
 type acpUpdate struct {
-	Kind string `json:"sessionUpdate"`
+	Kind string `json:"sessionUpdate"` // kind of the update, such as tool_call
 	// Content is one block of a message, or the list of the results of a tool call, depending on Kind.
 	Content json.RawMessage `json:"content"`
 	Message string          `json:"messageId"` // id of the message that Content is a part of
@@ -20,13 +20,13 @@ type acpUpdate struct {
 
 // acpTool describes a tool call in the Agent Client Protocol. An update has only the fields that have changed.
 type acpTool struct {
-	ID     string          `json:"toolCallId"`
-	Name   string          `json:"name"`
-	Title  string          `json:"title"` // description of the call for users
-	Sort   string          `json:"kind"`  // kind of the tool, such as edit
-	Status string          `json:"status"`
-	Input  json.RawMessage `json:"rawInput"`
-	Output json.RawMessage `json:"rawOutput"`
+	ID     string          `json:"toolCallId"` // id of the call
+	Name   string          `json:"name"`       // name of the tool
+	Title  string          `json:"title"`      // description of the call for users
+	Sort   string          `json:"kind"`       // kind of the tool, such as edit
+	Status string          `json:"status"`     // state of the call, such as in_progress
+	Input  json.RawMessage `json:"rawInput"`   // arguments of the call
+	Output json.RawMessage `json:"rawOutput"`  // result of the call
 }
 
 // acpCall is the state of a tool call that has not ended.

@@ -12,7 +12,7 @@ import "strings"
 //
 // An Answer must be used by one goroutine at a time.
 type Answer struct {
-	out   Out
+	out   Out    // receives the text
 	limit int    // maximum length of the field all, in bytes
 	all   []byte // text written so far, up to limit
 	start int    // offset in all at which the current message begins
@@ -69,8 +69,7 @@ func (a *Answer) Message(s string) {
 	a.EndMessage()
 }
 
-// Final adds the text that an agent sends at the end of the turn: the whole answer, or its last message. Only the part that was
-// not written yet is added.
+// Final adds the unwritten part of the text that an agent sends at the end of a turn: the whole answer, or its last message.
 func (a *Answer) Final(s string) {
 	all := string(a.all)
 	if rest, ok := remainder(s, all); ok {

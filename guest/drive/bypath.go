@@ -8,15 +8,13 @@ import (
 	"strings"
 )
 
-// byPath parses the output of agents whose catalog entry describes the lines by paths of JSON fields, and by conditions on
-// fields.
+// byPath parses the output of agents whose catalog entry describes lines by paths of JSON fields, and by conditions on fields.
 type byPath struct {
-	paths map[string][]string    // paths of JSON fields, by the keys in eventPaths
-	when  map[string][]condition // conditions that must all hold, by the keys in eventConditions
+	paths map[string][]string    // paths of JSON fields, by their keys, which are listed in eventPaths
+	when  map[string][]condition // conditions that must all hold, by their keys, which are listed in eventConditions
 }
 
-// The keys of "events" in a catalog entry: eventPaths have the path of a JSON field as value, eventConditions a list of
-// conditions.
+// The keys of "events" in a catalog entry: those with the path of a JSON field as value, and those with a list of conditions.
 var (
 	eventPaths = []string{
 		"text", "final", "error", "tool", "tool.id", "tool.args", "result", "result.id",
@@ -27,8 +25,8 @@ var (
 
 // A condition holds for lines in which the JSON field at path has the given value.
 type condition struct {
-	path  []string
-	value string // the value if it is a string, otherwise its JSON
+	path  []string // names of fields and indexes of lists, from the outermost
+	value string   // the value if it is a string, otherwise its JSON
 }
 
 // parseConditions parses a comma-separated list of conditions, such as "type=message, role=assistant".
@@ -56,7 +54,7 @@ func (c condition) holds(v any) bool {
 	}
 }
 
-// newByPath returns the dialect that "events" of a catalog entry describes by paths and conditions.
+// newByPath returns the dialect that the paths and conditions in "events" of a catalog entry describe.
 func newByPath(events map[string]string) (dialect, error) {
 	p := &byPath{map[string][]string{}, map[string][]condition{}}
 	for name, text := range events {
@@ -80,8 +78,10 @@ func newByPath(events map[string]string) (dialect, error) {
 	return p, nil
 }
 
+// reportsEnd implements [dialect].
 func (*byPath) reportsEnd() bool { return false }
 
+// line implements [dialect].
 func (p *byPath) line(raw []byte, s *turnState) bool {
 	var v any
 	if json.Unmarshal(raw, &v) != nil {
@@ -111,12 +111,12 @@ func (p *byPath) line(raw []byte, s *turnState) bool {
 	return p.holds(v, "usage.when") && p.reportUsage(v, s) || known
 }
 
-// holds reports whether all conditions of a key hold for the JSON value v. It is true if the key has no conditions.
+// holds reports whether the JSON value v meets all conditions of a key in eventConditions. It is true if there are no conditions.
 func (p *byPath) holds(v any, key string) bool {
 	return !slices.ContainsFunc(p.when[key], func(c condition) bool { return !c.holds(v) })
 }
 
-// field returns the field of v at the path of a key, or nil if there is no such field or the conditions of the key do not hold.
+// field returns the field of v at the path of a key in eventPaths; nil if it is missing or a condition on the key does not hold.
 func (p *byPath) field(v any, key string) any {
 	if !p.holds(v, key+".when") {
 		return nil

@@ -12,32 +12,33 @@ import (
 // of Qwen Code with the same flags.
 type claude struct{}
 
+// reportsEnd implements [dialect].
 func (*claude) reportsEnd() bool { return true }
 
 // claudeBlock is a block of a message, with the fields of all types that are used.
 type claudeBlock struct {
-	Type      string          `json:"type"`
-	Text      string          `json:"text"`
-	ID        string          `json:"id"`
-	Name      string          `json:"name"`
-	Input     json.RawMessage `json:"input"` // arguments of a tool call
-	ToolUseID string          `json:"tool_use_id"`
-	Content   json.RawMessage `json:"content"`
-	IsError   bool            `json:"is_error"` // of a tool_result: the call has failed
+	Type      string          `json:"type"`        // type of the block, such as text, tool_use or tool_result
+	Text      string          `json:"text"`        // text of a text block
+	ID        string          `json:"id"`          // id of a tool call
+	Name      string          `json:"name"`        // name of the called tool
+	Input     json.RawMessage `json:"input"`       // arguments of a tool call
+	ToolUseID string          `json:"tool_use_id"` // of a tool_result: id of the call
+	Content   json.RawMessage `json:"content"`     // of a tool_result: the result
+	IsError   bool            `json:"is_error"`    // of a tool_result: the call has failed
 }
 
 // claudeLine is a line of output, with the fields of all types that are used.
 type claudeLine struct {
-	Type    string    `json:"type"`
-	Subtype string    `json:"subtype"`
-	Parent  *string   `json:"parent_tool_use_id"` // set for messages of a sub-agent, which are not part of the answer
-	Version string    `json:"claude_code_version"`
-	Qwen    string    `json:"qwen_code_version"` // version of the program, if it is Qwen Code
-	Message *struct { // message of a line with a whole message
+	Type    string    `json:"type"`                // type of the line, such as assistant or result
+	Subtype string    `json:"subtype"`             // further division of some types, such as success for the type result
+	Parent  *string   `json:"parent_tool_use_id"`  // set for messages of a sub-agent, which are not part of the answer
+	Version string    `json:"claude_code_version"` // version of Claude Code
+	Qwen    string    `json:"qwen_code_version"`   // version of the program, if it is Qwen Code
+	Message *struct { // of a line with a whole message: the message
 		Content json.RawMessage `json:"content"`
 	} `json:"message"`
 	Error json.RawMessage `json:"error"` // error of a failed message
-	Event *struct {       // event of a line with a part of a message
+	Event *struct {       // of a line with a part of a message: the part
 		Type  string       `json:"type"`
 		Block *claudeBlock `json:"content_block"`
 		Delta *struct {
@@ -50,12 +51,12 @@ type claudeLine struct {
 
 // claudeResult has the fields of the line that ends a turn.
 type claudeResult struct {
-	Result string    `json:"result"`
-	Failed bool      `json:"is_error"`
-	Errors []string  `json:"errors"`
+	Result string    `json:"result"`           // the answer, or the message of an error
+	Failed bool      `json:"is_error"`         // the turn has failed
+	Errors []string  `json:"errors"`           // messages of errors
 	Status int       `json:"api_error_status"` // HTTP status of a failed model call
 	Turns  int64     `json:"num_turns"`        // number of model calls
-	Cost   float64   `json:"total_cost_usd"`
+	Cost   float64   `json:"total_cost_usd"`   // cost of all model calls, in dollars
 	Usage  *struct { // numbers of tokens; used if Models is empty
 		Input  int64 `json:"input_tokens"`
 		Output int64 `json:"output_tokens"`
@@ -70,6 +71,7 @@ type claudeResult struct {
 	} `json:"modelUsage"`
 }
 
+// line implements [dialect].
 func (c *claude) line(raw []byte, s *turnState) bool {
 	var l claudeLine
 	if json.Unmarshal(raw, &l) != nil {

@@ -8,18 +8,18 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// codex parses the output of "codex exec --json": lines about a thread of turns, and about items that are started, updated and
-// completed.
+// codex parses the output of "codex exec --json": lines about a thread of turns, and about started, updated and completed items.
 type codex struct {
 	lastError string // message of the last error; an error need not end the turn, because codex retries lost connections
 }
 
+// reportsEnd implements [dialect].
 func (*codex) reportsEnd() bool { return true }
 
 // codexItem is an item of a turn, such as a message or a tool call, with the fields of all types that are used.
 type codexItem struct {
-	ID        string          `json:"id"`
-	Type      string          `json:"type"`
+	ID        string          `json:"id"`                // id of the item
+	Type      string          `json:"type"`              // type of the item, such as agent_message
 	Text      string          `json:"text"`              // text of a message
 	Message   string          `json:"message"`           // message of an error
 	Command   string          `json:"command"`           // command line of a shell command
@@ -33,7 +33,7 @@ type codexItem struct {
 	Result    *struct {       // result of a tool of an MCP server
 		Content json.RawMessage `json:"content"`
 	} `json:"result"`
-	Error *struct {
+	Error *struct { // error of a tool of an MCP server
 		Message string `json:"message"`
 	} `json:"error"`
 	Query string     `json:"query"` // query of a web search
@@ -42,6 +42,7 @@ type codexItem struct {
 	} `json:"items"`
 }
 
+// line implements [dialect].
 func (c *codex) line(raw []byte, s *turnState) bool {
 	var e struct {
 		Type    string     `json:"type"`

@@ -20,9 +20,9 @@ type codexDriver struct{}
 
 // codexClient is the client of "codex app-server" for one turn.
 type codexClient struct {
-	t       *task.Task
-	rpc     *rpc
-	state   *turnState
+	t       *task.Task     // the turn
+	rpc     *rpc           // connection to the agent's program
+	state   *turnState     // what the agent has reported about the turn
 	items   codex          // handles items, and keeps the last error
 	thread  string         // id of the thread of the turn
 	started atomic.Bool    // thread is set
@@ -31,9 +31,9 @@ type codexClient struct {
 
 // codexTurn is the state of a turn as the server reports it.
 type codexTurn struct {
-	ID     string `json:"id"`
-	Status string `json:"status"`
-	Error  *struct {
+	ID     string    `json:"id"`     // id of the turn
+	Status string    `json:"status"` // state of the turn, such as completed
+	Error  *struct { // error of a turn that has failed
 		Message string `json:"message"`
 	} `json:"error"`
 }
@@ -43,9 +43,9 @@ type codexNotification struct {
 	Thread  string          `json:"threadId"` // id of the thread
 	Delta   string          `json:"delta"`    // next part of a message
 	Message string          `json:"message"`  // text of a warning
-	Item    json.RawMessage `json:"item"`
-	Turn    codexTurn       `json:"turn"`
-	Error   struct {
+	Item    json.RawMessage `json:"item"`     // the item that has started or been completed
+	Turn    codexTurn       `json:"turn"`     // the turn that has ended
+	Error   struct {        // an error that need not end the turn
 		Message string `json:"message"`
 	} `json:"error"`
 	Plan []struct { // steps of the agent's plan
@@ -61,6 +61,7 @@ type codexNotification struct {
 	} `json:"tokenUsage"`
 }
 
+// Run implements [Driver].
 func (codexDriver) Run(ctx context.Context, t *task.Task, out Out) (TurnResult, error) {
 	c := &codexClient{t: t, rpc: newRPC(out), state: newTurnState(t, out), end: make(chan codexTurn, 1)}
 	c.rpc.handle = c.handle
@@ -68,7 +69,7 @@ func (codexDriver) Run(ctx context.Context, t *task.Task, out Out) (TurnResult, 
 }
 
 // turn runs the protocol from initialization to the end of the agent's turn. If ctx ends, it sends turn/interrupt, and waits for
-// the end of the turn until talk ends.
+// the end of the turn at most until the context talk ends.
 func (c *codexClient) turn(ctx, talk context.Context) error {
 	var hello struct {
 		Agent string `json:"userAgent"` // has the form "CLIENT/VERSION (SYSTEM) …"
@@ -118,7 +119,7 @@ func (c *codexClient) turn(ctx, talk context.Context) error {
 		return c.result(end)
 	case <-c.rpc.closed:
 		select {
-		case end := <-c.end: // c.end was ready as well as c.rpc.closed
+		case end := <-c.end: // the turn had ended before the connection was closed
 			return c.result(end)
 		default:
 			return errClosed
@@ -182,7 +183,7 @@ func (c *codexClient) handle(method string, params json.RawMessage) (any, error)
 	case "turn/completed":
 		select {
 		case c.end <- n.Turn:
-		default: // the end of the turn was received before
+		default: // c.end contains an earlier report of the end; this one is dropped
 		}
 	}
 	return nil, nil

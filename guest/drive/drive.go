@@ -12,7 +12,7 @@ import (
 // A Driver implements one of the protocols with which agents' programs are used.
 type Driver interface {
 	// Run gives t's prompt to the agent and writes the agent's output to out until the turn has ended or ctx is done, for the reason
-	// in context.Cause. It ends all processes that it has started. The TurnResult has failures of the agent, the error the driver's.
+	// in context.Cause. It ends all processes that it has started. The TurnResult has the agent's failures, the error the driver's.
 	Run(ctx context.Context, t *task.Task, out Out) (TurnResult, error)
 }
 

@@ -12,8 +12,7 @@ import (
 	"github.com/caisson-dev/caisson/guest/task"
 )
 
-// newError returns an error of a run. The message is converted to plain text and truncated; an unknown code becomes
-// caisson.RunAgentError.
+// newError returns an error of a run, with the message as truncated plain text. An unknown code becomes caisson.RunAgentError.
 func newError(code, message string) *caisson.RunError {
 	message = strings.TrimSpace(plainText(truncate(message, 4*task.MaxMessage, "")))
 	if !slices.Contains(task.Codes, code) {

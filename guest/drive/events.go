@@ -6,13 +6,15 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// caissonEvents parses lines in Caisson's own format: [caisson.RunEvent] without the fields that the engine sets. The answer is
-// in text_delta; assistant_final may repeat it, or contain an answer that was not streamed. Of several errors the first is
-// reported. done ends the turn.
+// caissonEvents parses lines in Caisson's own format: [caisson.RunEvent] without the fields that the engine sets. Events of type
+// text_delta contain the answer; an assistant_final may repeat it, or contain an answer that was not streamed. Of several errors
+// the first is reported. An event done ends the turn.
 type caissonEvents struct{}
 
+// reportsEnd implements [dialect].
 func (*caissonEvents) reportsEnd() bool { return false }
 
+// line implements [dialect].
 func (*caissonEvents) line(raw []byte, s *turnState) bool {
 	var e caisson.RunEvent
 	if json.Unmarshal(raw, &e) != nil {

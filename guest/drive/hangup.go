@@ -6,8 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// waitForHangup waits until the pipe or socket fd has no reader any more, and returns true. It returns false if the state of fd
-// cannot be determined.
+// waitForHangup waits until the pipe or socket fd has no reader, and returns true; false if the state of fd cannot be determined.
 func waitForHangup(fd int32) bool {
 	ask := []unix.PollFd{{Fd: fd}} // requests no events: POLLERR and POLLHUP are always reported
 	for {

@@ -27,8 +27,8 @@ type dialect interface {
 
 // turnState is the state of a turn, as far as it is known from the agent's output so far.
 type turnState struct {
-	out       Out
-	answer    *Answer
+	out       Out               // receives the output of the agent
+	answer    *Answer           // assembles the answer and writes it to out
 	openCalls map[string]bool   // ids of the tool calls that have begun and not ended
 	done      bool              // the agent has reported the end of its turn
 	err       *caisson.RunError // error that the agent has reported; nil if none
@@ -39,6 +39,7 @@ type turnState struct {
 // maxOpenCalls is the maximum number of tool calls that have begun and not ended. The start of any further call is not reported.
 const maxOpenCalls = 10000
 
+// newTurnState returns the state at the beginning of a turn, whose output is written to out.
 func newTurnState(t *task.Task, out Out) *turnState {
 	return &turnState{out: out, answer: NewAnswer(out, int(t.Output)), openCalls: map[string]bool{}}
 }
@@ -67,6 +68,7 @@ func (s *turnState) report(u caisson.RunUsage) {
 	s.out.Usage(u)
 }
 
+// Run implements [Driver].
 func (jsonlDriver) Run(ctx context.Context, t *task.Task, out Out) (TurnResult, error) {
 	d, err := newDialect(t.Events)
 	if err != nil {
@@ -145,6 +147,7 @@ func newDialect(events map[string]string) (dialect, error) {
 // autoDialect detects the dialect of an agent: the first known dialect that accepts a line parses all further lines.
 type autoDialect struct{ chosen dialect }
 
+// line implements [dialect].
 func (g *autoDialect) line(raw []byte, s *turnState) bool {
 	if g.chosen != nil {
 		return g.chosen.line(raw, s)
@@ -158,6 +161,7 @@ func (g *autoDialect) line(raw []byte, s *turnState) bool {
 	return false
 }
 
+// reportsEnd implements [dialect].
 func (g *autoDialect) reportsEnd() bool { return g.chosen != nil && g.chosen.reportsEnd() }
 
 // joinTexts returns the text of a JSON value that is a string or a list of blocks with text.

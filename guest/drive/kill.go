@@ -26,8 +26,7 @@ const (
 // isSubreaper is true once this process is a subreaper: orphans among its descendants become its children.
 var isSubreaper atomic.Bool
 
-// startedChildren has the pids of the child processes that this process has started and whose exit status it waits for. All other
-// children are adopted orphans.
+// startedChildren has the pids of the children that this process has started and waits for. Other children are adopted orphans.
 var startedChildren = struct {
 	mu  sync.Mutex
 	own map[int]bool
@@ -77,7 +76,7 @@ func reap() {
 
 // process is a process that is visible in /proc.
 type process struct {
-	pid, parent int
+	pid, parent int    // ids of the process and of its parent
 	name        string // name of the program according to the kernel, which has at most 15 bytes
 	ended       bool   // the process has exited and has not been reaped
 }

@@ -13,9 +13,10 @@ const maxJSON = 8 << 20
 type lines struct {
 	r     *bufio.Reader
 	limit int    // maximum length of a line, in bytes
-	buf   []byte // the line that next has returned
+	buf   []byte // the line that the method next has returned last
 }
 
+// newLines returns a reader of the lines of r that truncates lines of more than limit bytes.
 func newLines(r io.Reader, limit int) *lines {
 	return &lines{r: bufio.NewReaderSize(r, 64<<10), limit: limit}
 }

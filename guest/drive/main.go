@@ -183,8 +183,7 @@ func readTask(r io.Reader) (*task.Task, error) {
 	return task.Decode(bytes.TrimSuffix(b, []byte("\n")))
 }
 
-// watchSignals makes termination signals cancel the task. SIGPIPE is caught rather than ignored, because child processes
-// inherit ignored signals.
+// watchSignals makes termination signals cancel the task. SIGPIPE is caught and not ignored: children inherit ignored signals.
 func watchSignals(cancel context.CancelCauseFunc) {
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGPIPE)

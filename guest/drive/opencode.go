@@ -11,8 +11,10 @@ import (
 // of the usage of all steps so far.
 type opencode struct{ used caisson.RunUsage }
 
+// reportsEnd implements [dialect].
 func (*opencode) reportsEnd() bool { return false }
 
+// line implements [dialect].
 func (o *opencode) line(raw []byte, s *turnState) bool {
 	var l struct {
 		Type    string `json:"type"`

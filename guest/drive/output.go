@@ -17,15 +17,15 @@ import (
 // written at once, and less than flushSize at most once per flushTime: a line for each token of a model would be too expensive.
 const (
 	flushSize = 4 << 10               // bytes of text that are written at once
-	flushTime = 20 * time.Millisecond // minimum time between two lines with less text
+	flushTime = 20 * time.Millisecond // minimum time between two lines of text with less than flushSize bytes
 	logTime   = 50 * time.Millisecond // longest time for which data of a log is collected before it is written
 	lineSpace = 64                    // approximate size of a line without its content, in bytes
 )
 
 // output implements [Out]: it writes lines of package task for the engine.
 type output struct {
-	w            *task.Writer
-	onWriteError func(error) // called when writing to w has failed, after which w writes no more lines
+	w            *task.Writer // writes the lines
+	onWriteError func(error)  // called when writing to w has failed, after which w writes no more lines
 
 	mu           sync.Mutex            // guards the fields below
 	clean        cleaner               // converts the text of the answer to plain text
@@ -35,7 +35,7 @@ type output struct {
 	tail         []byte                // the last two bytes of all text so far
 	separateNext bool                  // an empty line is to be written before the next text
 	status       string                // phase and label of the last event, if it was a status; otherwise ""
-	marks        map[string]bool       // marks that were written
+	marks        map[string]bool       // points in time of the task that were reported with the method Mark
 	logs         map[string]*logStream // logs by name of their stream
 	left         int64                 // number of bytes of events that may still be written
 	cut          bool                  // output was dropped because of a limit
@@ -58,6 +58,7 @@ func newOutput(w *task.Writer, limit caisson.Size, broken func(error)) *output {
 	}
 }
 
+// Text implements [Out].
 func (o *output) Text(s string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -94,8 +95,7 @@ func (o *output) add(s string) {
 	}
 }
 
-// missingNewlines returns the number of newlines, from 0 to 2, that must be added to the text so far to end it with an empty
-// line.
+// missingNewlines returns how many newlines, from 0 to 2, must be added to the text so far to end it with an empty line.
 func (o *output) missingNewlines() int {
 	switch {
 	case len(o.tail) == 0 || string(o.tail) == "\n\n":
@@ -106,6 +106,7 @@ func (o *output) missingNewlines() int {
 	return 2
 }
 
+// Separate implements [Out].
 func (o *output) Separate() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -168,6 +169,7 @@ func (o *output) writeEvent(e caisson.RunEvent) {
 	o.event(e)
 }
 
+// Status implements [Out].
 func (o *output) Status(phase, label string) {
 	if !slices.Contains(task.Phases, phase) {
 		phase = "running"
@@ -182,10 +184,12 @@ func (o *output) Status(phase, label string) {
 	}
 }
 
+// ToolStart implements [Out].
 func (o *output) ToolStart(id, name string, args any) {
 	o.writeEvent(caisson.RunEvent{Type: caisson.EventToolStart, CallID: nonEmptyLine(id), Tool: nonEmptyLine(name), Args: encodeArguments(args)})
 }
 
+// ToolResult implements [Out].
 func (o *output) ToolResult(id, result string, isError bool) {
 	// A long result is truncated before it is cleaned, to save time, and again afterwards: cleaning can make it three times as long.
 	result, rest := truncate(result, 2*task.MaxResult, ""), len(result)
@@ -201,6 +205,7 @@ func (o *output) ToolResult(id, result string, isError bool) {
 	o.writeEvent(caisson.RunEvent{Type: caisson.EventToolResult, CallID: nonEmptyLine(id), Result: text, IsError: isError})
 }
 
+// Usage implements [Out].
 func (o *output) Usage(u caisson.RunUsage) {
 	for _, n := range []*int64{&u.Calls, &u.Failed, &u.Tokens.Input, &u.Tokens.Output, &u.Tokens.CacheRead, &u.Tokens.CacheWrite, (*int64)(&u.Cost)} {
 		*n = max(0, *n)
@@ -208,6 +213,7 @@ func (o *output) Usage(u caisson.RunUsage) {
 	o.writeEvent(caisson.RunEvent{Type: caisson.EventUsage, Usage: &u})
 }
 
+// Mark implements [Out].
 func (o *output) Mark(mark string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -218,6 +224,7 @@ func (o *output) Mark(mark string) {
 	}
 }
 
+// Log implements [Out].
 func (o *output) Log(stream string, data []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -262,8 +269,7 @@ func (o *output) flushLog(stream string, l *logStream) {
 	l.pending = l.pending[:0]
 }
 
-// close writes pending text and logs. Later calls of other methods have no effect. cut reports whether output was dropped because
-// of a limit.
+// close writes pending text and logs. Later calls of methods have no effect. cut means that output was dropped due to a limit.
 func (o *output) close() (cut bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -17,25 +17,24 @@ const (
 type cleanState int
 
 const (
-	cleanGround       cleanState = iota // outside of sequences, in text
-	cleanEscape                         // after ESC
+	cleanGround       cleanState = iota // in text, outside of terminal sequences
+	cleanEscape                         // after ESC, which begins a terminal sequence
 	cleanCSI                            // in a control sequence
 	cleanString                         // in a string: OSC, DCS, APC, PM or SOS
-	cleanStringEscape                   // after ESC in a string
+	cleanStringEscape                   // after ESC in a string, which may end it
 )
 
 // A cleaner converts terminal output, which may be split at any byte, to plain text: UTF-8 without terminal sequences and
 // without control characters except newline and tab. A carriage return ends a line. Invalid UTF-8 becomes U+FFFD.
 type cleaner struct {
-	state cleanState
-	part  []byte // the first bytes of a character that is incomplete
-	n     int    // number of bytes of the current sequence so far
-	cr    bool   // the last byte was a carriage return; a newline after it is dropped
-	out   []byte // plain text of the current call
+	state cleanState // position in a terminal sequence
+	part  []byte     // the first bytes of a character that is incomplete
+	n     int        // number of bytes of the current terminal sequence so far
+	cr    bool       // the last byte was a carriage return; a newline after it is dropped
+	out   []byte     // plain text that the current call of write returns
 }
 
-// write returns the plain text of s, the next part of the input. An incomplete character or sequence at its end is kept for the
-// next call.
+// write returns the plain text of s, the next part of the input. An incomplete character or sequence at its end is kept.
 func (c *cleaner) write(s string) string {
 	c.out = c.out[:0]
 	for i := 0; i < len(s); i++ {
@@ -52,7 +51,7 @@ func (c *cleaner) flush() string {
 	return string(c.out)
 }
 
-// step processes one byte.
+// step processes one byte of the input.
 func (c *cleaner) step(b byte) {
 	switch c.state {
 	case cleanGround:
@@ -87,7 +86,7 @@ func (c *cleaner) step(b byte) {
 	}
 }
 
-// asText ends the current sequence and processes b as text.
+// asText ends the current terminal sequence and processes b as text.
 func (c *cleaner) asText(b byte) {
 	c.state = cleanGround
 	c.text(b)
@@ -108,7 +107,7 @@ func (c *cleaner) afterEscape(b byte) {
 	}
 }
 
-// text processes a byte outside of sequences.
+// text processes a byte outside of terminal sequences.
 func (c *cleaner) text(b byte) {
 	if c.cr {
 		c.cr = false
@@ -137,7 +136,7 @@ func (c *cleaner) text(b byte) {
 	}
 }
 
-// character writes the character whose bytes are in part, once it is complete.
+// character adds the character whose bytes are in part to out, once it is complete.
 func (c *cleaner) character() {
 	for utf8.FullRune(c.part) && len(c.part) > 0 {
 		r, n := utf8.DecodeRune(c.part)
@@ -151,7 +150,7 @@ func (c *cleaner) character() {
 	}
 }
 
-// replaceIncomplete writes U+FFFD for an incomplete character, if there is one.
+// replaceIncomplete adds U+FFFD to out if there is an incomplete character.
 func (c *cleaner) replaceIncomplete() {
 	if len(c.part) > 0 {
 		c.out = utf8.AppendRune(c.out, utf8.RuneError)

@@ -260,10 +260,11 @@ func (p *Program) closeFiles() {
 // pipeReader reads the output of a program from a pipe. After the program has exited, a read waits at most lingerTimeout for more
 // output; data that is already in the pipe is always read.
 type pipeReader struct {
-	f *os.File
-	p *Program
+	f *os.File // reading end of the pipe
+	p *Program // the program that writes to the pipe
 }
 
+// Read implements [io.Reader].
 func (r *pipeReader) Read(b []byte) (int, error) {
 	for {
 		if r.p.exited.Load() {
@@ -298,10 +299,11 @@ func (r *pipeReader) hasData() (ok bool) {
 
 // logWriter is an [io.Writer] to the log stream of out.
 type logWriter struct {
-	out    Out
-	stream string
+	out    Out    // receives the data
+	stream string // name of the log
 }
 
+// Write appends b to the log.
 func (w logWriter) Write(b []byte) (int, error) {
 	w.out.Log(w.stream, b)
 	return len(b), nil

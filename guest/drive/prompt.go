@@ -35,8 +35,7 @@ func notesDir(t *task.Task) (string, error) {
 	return dir, checkDir(dir)
 }
 
-// checkDir returns an error if dir is not a directory. A symbolic link is an error too, because files in it would be written to
-// another directory.
+// checkDir returns an error if dir is not a directory. A symbolic link is an error too: it may lead to another directory.
 func checkDir(dir string) error {
 	info, err := os.Lstat(dir)
 	if err == nil && !info.IsDir() {
@@ -100,8 +99,7 @@ func promptFile(prompt string) (string, error) {
 	return f.Name(), nil
 }
 
-// writeHistory writes the earlier messages of the conversation to files, for an agent without a memory, and adds a reference to
-// the files to the prompt.
+// writeHistory writes the earlier messages to files, for an agent without a memory, and adds a reference to them to the prompt.
 func writeHistory(t *task.Task) error {
 	if len(t.History) == 0 {
 		return nil

@@ -26,7 +26,7 @@ const (
 type rpcError struct {
 	Code    int             `json:"code"`
 	Message string          `json:"message"`
-	Data    json.RawMessage `json:"data,omitempty"`
+	Data    json.RawMessage `json:"data,omitempty"` // further information about the error
 }
 
 func (e *rpcError) Error() string {
@@ -38,18 +38,18 @@ func (e *rpcError) Error() string {
 
 // rpcMessage is a request, a notification or an answer.
 type rpcMessage struct {
-	Version string          `json:"jsonrpc"`
-	ID      json.RawMessage `json:"id,omitempty"`
-	Method  string          `json:"method,omitempty"`
-	Params  json.RawMessage `json:"params,omitempty"`
-	Result  json.RawMessage `json:"result,omitempty"`
-	Error   *rpcError       `json:"error,omitempty"`
+	Version string          `json:"jsonrpc"`          // version of JSON-RPC: 2.0
+	ID      json.RawMessage `json:"id,omitempty"`     // id of the request; not set in a notification
+	Method  string          `json:"method,omitempty"` // of a request or notification: what is called
+	Params  json.RawMessage `json:"params,omitempty"` // of a request or notification: its parameters
+	Result  json.RawMessage `json:"result,omitempty"` // of an answer: the result
+	Error   *rpcError       `json:"error,omitempty"`  // of an answer: the error
 }
 
 // rpc is the driver's end of a JSON-RPC 2.0 connection to an agent, with one message per line. Incoming messages are handled one
 // at a time and in order. No input is read while a message is handled, so the full pipe blocks an agent that sends too fast.
 type rpc struct {
-	out    Out
+	out    Out                                                      // receives lines that are not messages, as a log
 	handle func(method string, params json.RawMessage) (any, error) // called for the agent's requests and notifications
 	send   chan []byte                                              // queue of encoded messages that the method write sends
 
@@ -59,6 +59,7 @@ type rpc struct {
 	closed  chan struct{}               // closed at the end of the input, while mu is held
 }
 
+// newRPC returns an rpc that has no streams yet. Lines from the agent that are not messages go to the log of out.
 func newRPC(out Out) *rpc {
 	return &rpc{out: out, send: make(chan []byte, maxQueued), pending: map[string]chan *rpcMessage{}, closed: make(chan struct{})}
 }

@@ -28,11 +28,11 @@ const (
 
 // entry describes a file, a link or another object in a directory, but not a directory.
 type entry struct {
-	mode   fs.FileMode // file type and permissions
-	size   int64
-	time   time.Time // mtime
-	change time.Time // ctime
-	inode  uint64
+	mode   fs.FileMode       // file type and permissions
+	size   int64             // size in bytes
+	time   time.Time         // mtime
+	change time.Time         // ctime
+	inode  uint64            // inode number
 	hashed bool              // the field sum is set
 	sum    [sha256.Size]byte // hash of the content, or of a link's target
 	text   string            // content, if it is text within the size limits
@@ -102,8 +102,7 @@ type scanner struct {
 	modules    map[string]int // number of entries below each node_modules directory
 }
 
-// noteMissing adds a description of something that is missing to the manifest. entries reports whether entries are missing, and
-// not only the content of entries.
+// noteMissing adds a description of what the manifest lacks. entries means that it lacks entries, and not only their content.
 func (s *scanner) noteMissing(what string, entries bool) {
 	s.partial = s.partial || entries
 	if !slices.Contains(s.missing, what) {
@@ -142,8 +141,8 @@ func (s *scanner) visit(name, rel string, d fs.DirEntry) error {
 	return nil
 }
 
-// describe returns the entry for the file name, or nil if it was removed meanwhile. If the file has not changed since the scan
-// before, the entry is that of the scan.
+// describe returns the entry for the file name, or nil if it was removed meanwhile. If the file has not changed since the earlier
+// scan s.before, that is the entry in s.before.
 func (s *scanner) describe(name, rel string, info fs.FileInfo) *entry {
 	e := &entry{mode: info.Mode(), size: info.Size(), time: info.ModTime()}
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {

@@ -13,7 +13,7 @@ import (
 
 // An identity is the user and the groups that a specification USER[:GROUP] means in the sandbox.
 type identity struct {
-	uid, gid int
+	uid, gid int    // ids of the user and of the primary group
 	groups   []int  // supplementary groups, including gid
 	home     string // home directory; "/" if the user has no entry in /etc/passwd
 }

@@ -25,7 +25,7 @@ const idleTime = 5 * time.Second
 // Answers of the sandbox cannot make a call block after its ctx has ended, or use more memory than a listing of 100,000 names.
 // The error is Unavailable if an answer is malformed. All methods are safe for concurrent use.
 type Client struct {
-	start StartFunc
+	start StartFunc // starts processes of guestd
 
 	mu     sync.Mutex
 	idle   *conn       // process that is kept for the next call; nil if none; guarded by mu
@@ -70,7 +70,7 @@ func (c *Client) takeIdle() *conn {
 	return k
 }
 
-// putIdle keeps the process of k for the next call, or kills it if c is closed or has another idle process.
+// putIdle keeps the process of k for the next call of the client, or kills it if c is closed or has another idle process.
 func (c *Client) putIdle(k *conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -91,7 +91,7 @@ func (c *Client) putIdle(k *conn) {
 // A call is one operation in progress in a process of guestd.
 type call struct {
 	*conn
-	client      *Client
+	client      *Client     // the client that made the call
 	stopClosing func() bool // keeps the end of ctx from closing conn; returns false if ctx has ended already
 	result      *result     // the first answer to the request; content may follow
 }
@@ -146,7 +146,7 @@ func (c *Client) exchange(ctx context.Context, k *conn, req request) (*call, err
 	return t, nil
 }
 
-// callWithoutContent executes an operation without content, and returns its result.
+// callWithoutContent executes an operation that transfers no content of a file or directory, and returns its result.
 func (c *Client) callWithoutContent(ctx context.Context, req request) (*result, error) {
 	t, err := c.call(ctx, req)
 	if err != nil {

@@ -191,8 +191,7 @@ func (c *conn) parseResult(f frame, kind byte) (*result, error) {
 	return &r, nil
 }
 
-// takeBuffer waits until a buffer is free, and returns it. If the process sends a frame before that, it returns the frame
-// instead.
+// takeBuffer waits for a free buffer and returns it; or, if the process sends a frame before that, it returns the frame.
 func (c *conn) takeBuffer() ([]byte, *frame, error) {
 	select {
 	case b := <-c.free:

@@ -17,8 +17,7 @@ import (
 // defaultPath is the value of PATH for programs whose environment has none.
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// runCommand implements "guestd run": it replaces this process by the command. With --detach it starts the command in the
-// background instead, and returns.
+// runCommand implements "guestd run": it replaces this process by the command, or with --detach starts it in the background.
 func runCommand(args []string) int {
 	l, err := ParseLaunch(args)
 	if err == nil {
@@ -99,8 +98,7 @@ func (l *RunArgs) prepare() error {
 	return nil
 }
 
-// assume sets the user and the groups of this process to id. No privileges are needed if the process has this user and group
-// already.
+// assume sets user and groups of this process to id. No privileges are needed if the process has that user and group already.
 func (id *identity) assume() error {
 	if err := syscall.Setgroups(id.groups); err != nil && !(os.Getuid() == id.uid && os.Getgid() == id.gid) {
 		return caisson.Wrap(err, caisson.Denied, "cannot become user %d: %s", id.uid, errorText(err))

@@ -212,8 +212,7 @@ func (s *filesystem) createPending(name string, mode uint32) (*pendingFile, erro
 	return d, err
 }
 
-// createPending creates a temporary file that will replace the entry p, which must not be a symlink; see
-// filesystem.createPending.
+// createPending does what [filesystem.createPending] does for the entry p, which must not be a symlink.
 func (p dirEntry) createPending(mode uint32) (*pendingFile, error) {
 	var old unix.Stat_t
 	err := unix.Fstatat(p.fd(), p.name, &old, unix.AT_SYMLINK_NOFOLLOW)
@@ -266,8 +265,7 @@ func removePending(d *pendingFile) {
 	unix.Unlinkat(d.fd(), d.temp, 0)
 }
 
-// commit sets the mode of the temporary file, syncs it and renames it to its final name. If any of that fails, it removes the
-// file.
+// commit sets the mode of the temporary file, syncs it and renames it to its final name. After an error, it removes the file.
 func (d *pendingFile) commit() (*entry, error) {
 	defer d.dirEntry.close()
 	// The mode is set after the file was written, because chown and, without privileges, write clear set-id bits.

@@ -61,7 +61,7 @@ type ProcessEnv struct {
 // Main is the program guestd. args are its arguments without the program's name. It returns the exit code.
 func Main(args []string) int {
 	if len(args) > 0 {
-		switch args[0] { // what needs a process of its own, and is not in Run
+		switch args[0] { // commands that need processes; the function Run does not have them
 		case "run":
 			return runCommand(args[1:])
 		case "session":

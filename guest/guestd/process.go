@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// This file has the functions for the fields of [ProcessEnv] if guestd runs as a process.
+// This file has the functions with which [Main] fills the fields of a [ProcessEnv].
 
 // notify implements ProcessEnv.Notify.
 func notify(signals ...syscall.Signal) <-chan syscall.Signal {

@@ -19,9 +19,9 @@ import (
 
 // A testProgram is a test program: a part of guestd that tests of runtimes start in a sandbox with "guestd test NAME".
 type testProgram struct {
-	args string // names of the arguments, for the usage message
-	min  int    // minimum number of arguments of the program
-	run  func(context.Context, *ProcessEnv) int
+	args string                                 // names of the arguments, for the usage message
+	min  int                                    // minimum number of arguments of the program
+	run  func(context.Context, *ProcessEnv) int // runs the program and returns its exit code
 }
 
 // testPrograms returns the test programs by name.
@@ -70,8 +70,7 @@ func (p *ProcessEnv) fail(code int, why string) int {
 // print writes a line to standard output.
 func (p *ProcessEnv) print(line string) { io.WriteString(p.Out, line+"\n") }
 
-// number parses the argument with index i as a number from 0 to limit. If it is not such a number, number prints an error and ok
-// is false.
+// number parses the argument with index i as a number from 0 to limit. After an error, it prints the error and ok is false.
 func (p *ProcessEnv) number(i int, limit int64) (n int64, ok bool) {
 	n, err := strconv.ParseInt(p.Args[i], 10, 64)
 	if err != nil || n < 0 || n > limit {
@@ -242,8 +241,7 @@ func fillFile(ctx context.Context, p *ProcessEnv, name string, want int64) (done
 	return done, ctx.Err()
 }
 
-// alloc is a test program that allocates memory and touches every page of it, then prints the size, and keeps the memory until
-// its input ends.
+// alloc is a test program that allocates memory, touches every page, prints the size, and keeps the memory until its input ends.
 func alloc(ctx context.Context, p *ProcessEnv) int {
 	want, ok := p.number(0, math.MaxInt64)
 	if !ok {

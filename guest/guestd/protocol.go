@@ -40,14 +40,14 @@ const (
 )
 
 const (
-	frameHeaderSize = framing.HeaderSize
-	chunkSize       = 64 << 10 // maximum payload of a data frame, in bytes
-	itemsSize       = 64 << 10 // maximum payload of an items frame, in bytes
-	jsonSize        = 64 << 10 // maximum payload of a request, result or end frame, in bytes; fits two paths in base64
-	maxBatch        = 1024     // maximum number of items in one frame
-	maxList         = 100_000  // maximum number of entries of a listing
-	maxPath         = 4096     // maximum length of a path, in bytes
-	maxName         = 255      // maximum length of the name of a directory entry, in bytes
+	frameHeaderSize = framing.HeaderSize // size of the kind and length of a frame, in bytes
+	chunkSize       = 64 << 10           // maximum payload of a data frame, in bytes
+	itemsSize       = 64 << 10           // maximum payload of an items frame, in bytes
+	jsonSize        = 64 << 10           // maximum payload of a request, result or end frame, in bytes; fits two paths in base64
+	maxBatch        = 1024               // maximum number of items in one frame
+	maxList         = 100_000            // maximum number of entries of a listing
+	maxPath         = 4096               // maximum length of a path, in bytes
+	maxName         = 255                // maximum length of the name of a directory entry, in bytes
 )
 
 // maxPayload returns the maximum payload of a frame of the given kind, in bytes; -1 if there is no such kind.
@@ -65,10 +65,10 @@ func maxPayload(kind byte) int {
 	return -1
 }
 
-// frame is one frame of the protocol of "guestd files". kind is frameRequest or another constant of that form.
+// frame is one frame of the protocol of "guestd files".
 type frame struct {
-	kind    byte
-	payload []byte
+	kind    byte   // frameRequest or another constant of that form
+	payload []byte // content of the frame, whose form depends on kind
 }
 
 // errProtocol is the error for data that violates the protocol of "guestd files".
@@ -80,8 +80,7 @@ func readFrame(r io.Reader) (frame, error) {
 	return frame{kind, payload}, err
 }
 
-// unexpectedEOF returns io.ErrUnexpectedEOF for io.EOF, and any other error unchanged. It is used where the stream must not end
-// yet.
+// unexpectedEOF returns io.ErrUnexpectedEOF for io.EOF, and other errors unchanged. It is used where the stream must not end.
 func unexpectedEOF(err error) error {
 	if err == io.EOF {
 		return io.ErrUnexpectedEOF
@@ -131,31 +130,30 @@ const (
 	opWriteTree op = "writetree" // unpack a tar archive below Path; the client sends it
 )
 
-// A request requests one operation; Op determines which fields are used. Paths are bytes, because JSON strings cannot represent
-// all file names.
+// A request requests one operation. Paths are bytes, because JSON strings cannot represent all file names.
 type request struct {
-	Op     op     `json:"op"`
-	Path   []byte `json:"path"`
-	To     []byte `json:"to,omitempty"`   // new path, for opMove
-	Mode   uint32 `json:"mode,omitempty"` // permissions of the file, for opWrite
-	Offset int64  `json:"offset,omitempty"`
-	Limit  int64  `json:"limit,omitempty"`
-	All    bool   `json:"all,omitempty"` // include missing parents (opMkdir), or everything below Path (opRemove, opWatch)
+	Op     op     `json:"op"`               // the operation, which determines which other fields are used
+	Path   []byte `json:"path"`             // absolute path of the file or directory
+	To     []byte `json:"to,omitempty"`     // new path, for opMove
+	Mode   uint32 `json:"mode,omitempty"`   // permissions of the file, for opWrite
+	Offset int64  `json:"offset,omitempty"` // position of the first byte, for opRead
+	Limit  int64  `json:"limit,omitempty"`  // maximum number of bytes, for opRead; 0 means no limit
+	All    bool   `json:"all,omitempty"`    // include missing parents (opMkdir), or everything below Path (opRemove, opWatch)
 }
 
-// A result is the outcome of an operation. Kind is the kind of its error, and empty for success.
+// A result is the outcome of an operation.
 type result struct {
-	Kind    caisson.Kind `json:"kind,omitempty"`
-	Message string       `json:"message,omitempty"`
-	Entry   *entry       `json:"entry,omitempty"`
+	Kind    caisson.Kind `json:"kind,omitempty"`    // kind of the error; "" for success
+	Message string       `json:"message,omitempty"` // message of the error
+	Entry   *entry       `json:"entry,omitempty"`   // information about the file, if the operation returns it
 }
 
 // An entry describes a file, a directory or another object in a directory.
 type entry struct {
 	Name   []byte `json:"name,omitempty"` // set only in listings of a directory
-	Type   string `json:"type"`
+	Type   string `json:"type"`           // type of the file, as in [caisson.FileInfo]
 	Size   int64  `json:"size"`
-	Mode   uint32 `json:"mode"`
+	Mode   uint32 `json:"mode"` // permissions
 	UID    uint32 `json:"uid"`
 	GID    uint32 `json:"gid"`
 	Sec    int64  `json:"sec"`              // modification time in seconds since 1970; Nsec has the nanoseconds
@@ -163,10 +161,10 @@ type entry struct {
 	Target []byte `json:"target,omitempty"` // target of a symlink
 }
 
-// A change is an event of a watch. Path is relative to the watched path, and empty for the watched path itself.
+// A change is an event of a watch.
 type change struct {
-	Op   string `json:"op"` // changeCreate or another constant of that form
-	Path []byte `json:"path,omitempty"`
+	Op   string `json:"op"`             // changeCreate or another constant of that form
+	Path []byte `json:"path,omitempty"` // path relative to the watched path; empty for the watched path itself
 }
 
 // err returns the error that r describes, or nil. The text of the error is from the sandbox and untrusted.
@@ -182,8 +180,7 @@ func (r *result) err() error {
 	return caisson.Errorf(caisson.Unavailable, "the sandbox's files cannot be used: %s", printable(r.Message))
 }
 
-// printable returns the first 300 bytes of s as one line of text. Bytes and characters that are not printable are replaced by
-// "?".
+// printable returns the first 300 bytes of s as one line of text, with "?" in place of what is not printable.
 func printable(s string) string {
 	const most = 300
 	if len(s) > most {

@@ -26,9 +26,9 @@ const rootName = "rootfs"
 
 // A server executes the requests of a [Client] in the sandbox, one at a time.
 type server struct {
-	fs  *filesystem
-	in  *bufio.Reader
-	out *bufio.Writer
+	fs  *filesystem   // root directory of the sandbox
+	in  *bufio.Reader // stream from the client
+	out *bufio.Writer // stream to the client
 }
 
 // serveFiles implements "guestd files": it executes requests from standard input until the end of file.
@@ -83,7 +83,7 @@ func (s *server) serveOne(ctx context.Context) error {
 	return s.answer(frameResult, e, err)
 }
 
-// executeWithoutContent executes an operation without content on the file name.
+// executeWithoutContent executes, on the file name, an operation that transfers no content of a file or directory.
 func (s *server) executeWithoutContent(req request, name string) (*entry, error) {
 	switch req.Op {
 	case opStat:
@@ -210,10 +210,11 @@ func (s *server) stream(produce func(io.Writer) error) error {
 
 // errorTrackingWriter is a writer that keeps the error of a failed write in err.
 type errorTrackingWriter struct {
-	w   io.Writer
-	err error
+	w   io.Writer // the writer to which data is passed on
+	err error     // error of the last write that failed
 }
 
+// Write implements [io.Writer].
 func (t *errorTrackingWriter) Write(b []byte) (int, error) {
 	n, err := t.w.Write(b)
 	if err != nil {
@@ -244,11 +245,11 @@ func (s *server) list(name string) error {
 
 // A batch collects items, entries of a listing or changes of a watch, and sends them in frames.
 type batch struct {
-	s       *server
-	buf     []byte // collected items, as JSON
-	n       int    // number of collected items
-	started bool   // the result that precedes the first items has been sent
-	failed  error  // error of the stream to the client
+	s       *server // the server that sends the frames
+	buf     []byte  // collected items, as JSON
+	n       int     // number of collected items
+	started bool    // the result that precedes the first items has been sent
+	failed  error   // error of the stream to the client
 }
 
 // begin sends the result that precedes the first items, if it has not been sent yet.
@@ -370,14 +371,15 @@ func (s *server) finish(c *contentReader, e *entry, err error) error {
 
 // contentReader reads the content that the client uploads: the payload of data frames, until the end frame.
 type contentReader struct {
-	r    io.Reader
-	rest []byte // content of the last data frame that was not read yet
-	err  error  // io.EOF after the content, errAborted, or an error of the stream
+	r    io.Reader // stream from the client
+	rest []byte    // content of the last data frame that was not read yet
+	err  error     // io.EOF after the content, errAborted, or an error of the stream
 }
 
 // broken reports whether the stream from the client cannot be used any more.
 func (c *contentReader) broken() bool { return c.err != nil && c.err != io.EOF && c.err != errAborted }
 
+// Read implements [io.Reader].
 func (c *contentReader) Read(b []byte) (int, error) {
 	for len(c.rest) == 0 {
 		if c.err != nil {

@@ -96,7 +96,7 @@ const lingerTimeout = time.Second
 
 // A serviceProcess is a service or check that was started as a process, which leads a new session of processes.
 type serviceProcess struct {
-	p    *os.Process
+	p    *os.Process        // the first process of the service or check
 	id   string             // id of the service
 	done chan struct{}      // closed when all processes have ended and the output was read
 	exit caisson.ExitStatus // exit status; set before done is closed
@@ -153,7 +153,7 @@ func (serviceHost) Start(s caisson.Service, out io.Writer) (service.Process, err
 	return sp, nil
 }
 
-// credential returns id in the form for starting a process.
+// credential returns id in the form that package syscall requires for starting a process with this user and these groups.
 func (id *identity) credential() *syscall.Credential {
 	c := &syscall.Credential{Uid: uint32(id.uid), Gid: uint32(id.gid)}
 	for _, g := range id.groups {

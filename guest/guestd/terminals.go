@@ -22,10 +22,10 @@ const (
 
 // A TerminalCommand has the arguments of "guestd terminal new" and "guestd terminal serve".
 type TerminalCommand struct {
-	ID         caisson.ID
-	Rows, Cols uint16
-	Keep       bool     // whether the terminal is kept after its program's end, until it is removed
-	Launch     *RunArgs // command of the terminal's program, and its user and directory
+	ID         caisson.ID // id of the terminal
+	Rows, Cols uint16     // size of the terminal
+	Keep       bool       // whether the terminal is kept after its program's end, until it is removed
+	Launch     *RunArgs   // command of the terminal's program, and its user and directory
 }
 
 // Args returns t as command-line arguments, which [ParseTerminal] parses.
@@ -101,8 +101,7 @@ func failTerminal(w io.Writer, err error) int {
 	return exitUsage
 }
 
-// readyFD is the descriptor of the pipe on which "guestd terminal serve" reports to "guestd terminal new" that the terminal can
-// be used.
+// readyFD is the descriptor of the pipe on which "guestd terminal new" receives the report that the new terminal can be used.
 const readyFD = 3
 
 // newTerminal starts "guestd terminal serve" in a new session of processes, so that it outlives this process, and waits until it

@@ -35,7 +35,7 @@ func (c *Client) ReadFile(ctx context.Context, name string, offset, limit int64)
 
 // A reader is a stream of content from the sandbox.
 type reader struct {
-	call  *call
+	call  *call     // the call that receives the content
 	limit int64     // maximum number of bytes that the sandbox may send; 0 means no limit
 	total int64     // number of bytes received
 	rest  []byte    // received content that was not read yet
@@ -43,6 +43,7 @@ type reader struct {
 	once  sync.Once // ends the call only once
 }
 
+// Read implements [io.Reader].
 func (r *reader) Read(b []byte) (int, error) {
 	for len(r.rest) == 0 && r.err == nil {
 		r.err = r.next()
@@ -165,6 +166,7 @@ type treeReader struct {
 	in *reader // stream from the sandbox
 }
 
+// Close implements [io.Closer].
 func (r *treeReader) Close() error {
 	r.in.Close()
 	return r.PipeReader.Close()
@@ -276,8 +278,8 @@ func (c *Client) WatchFiles(ctx context.Context, name string, recursive bool) (<
 	return events, nil
 }
 
-// recvChanges receives a frame with changes and sends them to events. It returns false at the end of the watch, and if the frame
-// is malformed.
+// recvChanges receives a frame with changes and sends them to events. It returns false at the watch's end and for a malformed
+// frame.
 func (c *conn) recvChanges(root string, events chan<- caisson.FileEvent) bool {
 	f, err := c.recv()
 	if err != nil || f.kind != frameItems {

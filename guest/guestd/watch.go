@@ -31,7 +31,7 @@ const watchMask = unix.IN_CREATE | unix.IN_MODIFY | unix.IN_DELETE | unix.IN_DEL
 
 // A watcher watches a file or a directory with inotify, and converts the events to changes.
 type watcher struct {
-	fs        *filesystem
+	fs        *filesystem      // file system that contains root
 	notify    *os.File         // the inotify instance
 	fd        int              // file descriptor of notify
 	root      string           // absolute path of the watched file or directory

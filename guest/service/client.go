@@ -62,8 +62,7 @@ func Watch(ctx context.Context, conn io.ReadWriteCloser, changed func([]Conditio
 	}
 }
 
-// Logs returns a stream of the kept output of a service; with follow also of the output that it writes from then on. The output
-// is untrusted.
+// Logs returns a stream of the kept output of a service; with follow also of its later output. The output is untrusted.
 func Logs(ctx context.Context, conn io.ReadWriteCloser, id string, follow bool) (io.ReadCloser, error) {
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	if err := writeMessage(conn, request{Op: opLogs, ID: id, Follow: follow}); err != nil {
@@ -91,10 +90,11 @@ func Logs(ctx context.Context, conn io.ReadWriteCloser, id string, follow bool) 
 // Close may be called concurrently.
 type logReader struct {
 	conn io.ReadWriteCloser // connection to the supervisor
-	stop func() bool        // prevents that the end of the context closes conn
+	stop func() bool        // keeps the end of the context from closing conn
 	rest []byte             // output of the last answer that was not read yet
 }
 
+// Read implements [io.Reader].
 func (l *logReader) Read(b []byte) (int, error) {
 	for len(l.rest) == 0 {
 		a, err := receive(l.conn)
@@ -108,6 +108,7 @@ func (l *logReader) Read(b []byte) (int, error) {
 	return n, nil
 }
 
+// Close implements [io.Closer].
 func (l *logReader) Close() error {
 	l.stop()
 	return l.conn.Close()

@@ -10,12 +10,13 @@ const logSize = 256 << 10
 
 // A ring keeps the last logSize bytes that were written to it. Readers can wait for more.
 type ring struct {
-	mu      sync.Mutex
+	mu      sync.Mutex    // guards the fields below
 	buf     []byte        // the end of the output, at most twice logSize; guarded by mu
 	end     int64         // number of bytes written so far; guarded by mu
 	changed chan struct{} // closed at the next write; guarded by mu
 }
 
+// newRing returns a ring to which nothing was written.
 func newRing() *ring { return &ring{changed: make(chan struct{})} }
 
 // Write appends b to the output. It never fails.

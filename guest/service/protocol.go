@@ -39,25 +39,25 @@ const (
 
 // A request requests one operation of the supervisor. Op determines which other fields are used.
 type request struct {
-	Op       string            `json:"op"`
-	Revision int64             `json:"revision,omitempty"` // number of the set of services; a later set has a higher one
-	Env      map[string]string `json:"env,omitempty"`      // added to the environment of all services
-	Services []caisson.Service `json:"services,omitempty"`
-	ID       string            `json:"id,omitempty"`     // id of a service
-	Follow   bool              `json:"follow,omitempty"` // for opLogs: also return output that is written later
+	Op       string            `json:"op"`                 // opApply or another constant of that form
+	Revision int64             `json:"revision,omitempty"` // for opApply: number of the set of services; later sets have higher ones
+	Env      map[string]string `json:"env,omitempty"`      // for opApply: added to the environment of all services
+	Services []caisson.Service `json:"services,omitempty"` // for opApply: the services
+	ID       string            `json:"id,omitempty"`       // for opRestart and opLogs: id of the service
+	Follow   bool              `json:"follow,omitempty"`   // for opLogs: also return output that is written later
 }
 
 // An answer is one message of the supervisor.
 type answer struct {
-	Kind       caisson.Kind `json:"kind,omitempty"` // kind of the error; "" for success
-	Message    string       `json:"message,omitempty"`
-	Conditions []Condition  `json:"conditions,omitempty"`
-	Output     []byte       `json:"output,omitempty"`
+	Kind       caisson.Kind `json:"kind,omitempty"`       // kind of the error; "" for success
+	Message    string       `json:"message,omitempty"`    // message of the error
+	Conditions []Condition  `json:"conditions,omitempty"` // for opList and opWatch: the conditions of all services
+	Output     []byte       `json:"output,omitempty"`     // for opLogs: the next part of the output
 }
 
-// A Condition is the condition of the service ID.
+// A Condition is the condition of one service of a sandbox.
 type Condition struct {
-	ID string `json:"id"`
+	ID string `json:"id"` // id of the service
 	caisson.ServiceCondition
 }
 

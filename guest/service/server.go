@@ -53,8 +53,8 @@ func Serve(ln net.Listener, s *Supervisor) {
 
 // A server answers the request on one connection.
 type server struct {
-	supervisor *Supervisor
-	conn       net.Conn
+	supervisor *Supervisor        // executes the request
+	conn       net.Conn           // the connection
 	cancel     context.CancelFunc // ends the request when the client is gone
 }
 
@@ -133,8 +133,7 @@ func (c *server) watch(ctx context.Context) error {
 	}
 }
 
-// logs sends the kept output of a service. If follow is set, it also sends new output, until the client is gone or the service is
-// removed.
+// logs sends the kept output of a service; with follow also new output, until the client is gone or the service is removed.
 func (c *server) logs(ctx context.Context, u *unit, follow bool) error {
 	for at := int64(0); ; {
 		b, next, changed := u.log.read(at, chunkSize)

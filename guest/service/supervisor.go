@@ -18,7 +18,7 @@ import (
 
 // A Process is a process of a service, or of a check of a service's readiness, that was started.
 type Process interface {
-	PID() int
+	PID() int // returns the id of the process
 	// Done returns a channel that is closed when the process and all processes that it has started have ended, and its output has
 	// been read.
 	Done() <-chan struct{}
@@ -26,7 +26,7 @@ type Process interface {
 	Exit() caisson.ExitStatus
 	// Terminate requests the end of the process and of the processes that it has started. Kill kills these processes.
 	Terminate()
-	Kill()
+	Kill() // kills the process and the processes that it has started
 }
 
 // An Environment is the environment in which a [Supervisor] runs services: it starts their processes and connects to their ports.
@@ -39,7 +39,7 @@ type Environment interface {
 
 // A Supervisor keeps a set of services running. Its methods are safe for concurrent use.
 type Supervisor struct {
-	host Environment
+	host Environment // starts the processes of services, and connects to their ports
 
 	mu       sync.Mutex
 	revision int64            // revision of the set of services; guarded by mu
@@ -54,9 +54,8 @@ func New(host Environment) *Supervisor {
 	return &Supervisor{host: host, units: map[string]*unit{}, changed: make(chan struct{})}
 }
 
-// Apply replaces the set of services, and adds env to their environment. Services that have not changed keep running. A service
-// that has changed is ended before it is started with its new values. Returns Conflict if the revision is lower than the current
-// one.
+// Apply replaces the set of services, and adds env to their environment. Services that have not changed keep running. A changed
+// one is ended before it is started with its new values. Returns Conflict if the revision is lower than the current one.
 func (s *Supervisor) Apply(revision int64, env map[string]string, list []caisson.Service) error {
 	list = slices.Clone(list)
 	for i, svc := range list {

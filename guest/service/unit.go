@@ -22,8 +22,8 @@ const (
 
 // A unit runs one service of a supervisor and tracks its condition.
 type unit struct {
-	supervisor *Supervisor
-	service    caisson.Service
+	supervisor *Supervisor              // supervisor that the unit belongs to
+	service    caisson.Service          // the service
 	log        *ring                    // the end of the service's output
 	condition  caisson.ServiceCondition // condition of the service; guarded by supervisor.mu
 
@@ -209,8 +209,7 @@ func stopProcess(p Process) {
 	<-p.Done()
 }
 
-// awaitReady checks the service repeatedly until it is ready. Returns an error if the service is not ready within its timeout,
-// and nil if ctx ends.
+// awaitReady checks the service until it is ready. Returns an error if that takes longer than its timeout, and nil if ctx ends.
 func (u *unit) awaitReady(ctx context.Context) error {
 	r := u.service.Readiness
 	if r == nil {
@@ -249,7 +248,7 @@ func (u *unit) checkPort() {
 				c.State, c.Message = caisson.ServiceReady, ""
 				pause = max(pause, portCheckPause)
 				return
-			case c.State == caisson.ServiceReady: // not ready any more: the whole timeout begins again
+			case c.State == caisson.ServiceReady: // the service is not ready any more; its timeout begins again
 				c.State, clock = caisson.ServiceStarting, u.newClock()
 			case expired:
 				c.State = caisson.ServiceFailed

@@ -23,25 +23,25 @@ const (
 
 // encodedLine is a Line with the fields that it has as JSON: without those fields of RunEvent that the engine sets.
 type encodedLine struct {
-	Type    string               `json:"type"`
-	Phase   string               `json:"phase,omitempty"`
-	Label   string               `json:"label,omitempty"`
-	Delta   string               `json:"delta,omitempty"`
-	CallID  string               `json:"toolCallId,omitempty"`
-	Tool    string               `json:"toolName,omitempty"`
-	Args    json.RawMessage      `json:"args,omitempty"`
-	Result  string               `json:"result,omitempty"`
-	IsError bool                 `json:"isError,omitempty"`
-	Usage   *caisson.RunUsage    `json:"usage,omitempty"`
-	Stream  string               `json:"stream,omitempty"`       // see Line.Stream
-	Data    []byte               `json:"data,omitempty"`         // see Line.Data
-	Mark    string               `json:"mark,omitempty"`         // see Line.Mark
-	Changes []caisson.FileChange `json:"changes,omitempty"`      // see Line.Changes
-	Patch   string               `json:"patch,omitempty"`        // see Line.Patch
-	Cut     bool                 `json:"cut,omitempty"`          // see Line.Cut
-	Exit    *caisson.ExitStatus  `json:"exit,omitempty"`         // see Line.Exit
-	Agent   string               `json:"agentVersion,omitempty"` // see Line.Agent
-	Error   *caisson.RunError    `json:"error,omitempty"`
+	Type    string               `json:"type"`                   // type of the line, such as status or log
+	Phase   string               `json:"phase,omitempty"`        // of a status line: phase of the task
+	Label   string               `json:"label,omitempty"`        // of a status line: short text about the phase
+	Delta   string               `json:"delta,omitempty"`        // of a text_delta line: next part of the answer
+	CallID  string               `json:"toolCallId,omitempty"`   // of a line about a tool call: id of the call
+	Tool    string               `json:"toolName,omitempty"`     // of the line that begins a tool call: name of the tool
+	Args    json.RawMessage      `json:"args,omitempty"`         // of the line that begins a tool call: arguments
+	Result  string               `json:"result,omitempty"`       // of the line that ends a tool call: result
+	IsError bool                 `json:"isError,omitempty"`      // of the line that ends a tool call: the call has failed
+	Usage   *caisson.RunUsage    `json:"usage,omitempty"`        // of a usage_report line: usage of the task so far
+	Stream  string               `json:"stream,omitempty"`       // of a log line: which log, stdout or stderr
+	Data    []byte               `json:"data,omitempty"`         // of a log line: raw output
+	Mark    string               `json:"mark,omitempty"`         // of a mark line: which point the task has reached
+	Changes []caisson.FileChange `json:"changes,omitempty"`      // of the changes line: the changed files
+	Patch   string               `json:"patch,omitempty"`        // of the changes line: the changes in git's format
+	Cut     bool                 `json:"cut,omitempty"`          // of the end line: output was dropped because of a limit
+	Exit    *caisson.ExitStatus  `json:"exit,omitempty"`         // of the end line: exit status of the program
+	Agent   string               `json:"agentVersion,omitempty"` // of the end line: version that the agent's program reports
+	Error   *caisson.RunError    `json:"error,omitempty"`        // of the end line: error of the task; nil for success
 }
 
 // encoded converts l to the form in which it is encoded.

@@ -14,11 +14,11 @@ import (
 // A Reader reads lines that a sandbox sends and that may be hostile. The lines that it returns are within the limits of this
 // package and in a valid order. It must be used by one goroutine at a time.
 type Reader struct {
-	r         *bufio.Reader
-	remaining int64 // number of bytes that may still be read
-	n         int   // number of lines that were begun, for error messages
-	order     lineOrder
-	err       error // error that later calls of Next return
+	r         *bufio.Reader // stream of the lines
+	remaining int64         // number of bytes that may still be read
+	n         int           // number of lines that were begun, for error messages
+	order     lineOrder     // checks the order of the lines
+	err       error         // error that later calls of Next return
 }
 
 // NewReader returns a Reader of the lines that r contains. output is the field Output of their task, from which the limit on all

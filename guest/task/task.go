@@ -15,12 +15,12 @@ const ProgramPath = "/.caisson/agent"
 type Task struct {
 	Driver     string            `json:"driver"`            // name of the driver that runs the agent
 	Command    []string          `json:"command,omitempty"` // program and arguments; {prompt} is the only placeholder in them
-	Prompt     string            `json:"prompt"`
-	PromptMode string            `json:"by,omitempty"`     // how Command gets the prompt: argument, stdin or file
-	Events     map[string]string `json:"events,omitempty"` // for the driver jsonl: the format of the lines of the agent's output
-	Env        map[string]string `json:"env,omitempty"`    // variables that are added to the environment of the agent's program
-	Workdir    string            `json:"workdir"`          // working directory of the agent's program
-	Model      string            `json:"model,omitempty"`  // alias of the model
+	Prompt     string            `json:"prompt"`            // text that the agent gets
+	PromptMode string            `json:"by,omitempty"`      // how Command gets the prompt: argument, stdin or file
+	Events     map[string]string `json:"events,omitempty"`  // for the driver jsonl: the format of the lines of the agent's output
+	Env        map[string]string `json:"env,omitempty"`     // variables that are added to the environment of the agent's program
+	Workdir    string            `json:"workdir"`           // working directory of the agent's program
+	Model      string            `json:"model,omitempty"`   // alias of the model
 	// Substitute replaces Model if the configuration of the agent's program lacks Model; nil means that Model is always used.
 	Substitute *Substitute       `json:"substitute,omitempty"`
 	Session    string            `json:"session,omitempty"`  // id of the conversation, for agents that store conversations
@@ -39,8 +39,8 @@ type Task struct {
 	Grace  caisson.Duration `json:"grace"`          // time between SIGTERM and SIGKILL
 	Output caisson.Size     `json:"output"`         // limit on the size of all events, and on the size of each log, in bytes
 	Tools  caisson.ToolRule `json:"tools,omitzero"` // tools that the agent may call
-	// Background has the names of programs that may keep running after the task. All other processes that the task has started
-	// are killed.
+	// Background has the names of programs that may keep running after the task. All other processes that the task has started are
+	// killed.
 	Background []string `json:"background,omitempty"`
 	// Track is a directory whose changes during the task are reported at the end. "" means that no changes are reported.
 	Track string `json:"track,omitempty"`
@@ -59,13 +59,13 @@ type Substitute struct {
 
 // The types of lines that this package adds to those of [caisson.RunEvent].
 const (
-	LineLog     = "log"     // has raw output of the agent's program: Stream and Data
-	LineMark    = "mark"    // marks a point in time, from which the durations of a run's phases are measured: Mark
-	LineChanges = "changes" // has the changes of the tracked directory: Changes and Patch
-	LineEnd     = "end"     // is the last line, with the result: Exit, Error, Agent and Cut
+	LineLog     = "log"     // contains raw output of the agent's program in the fields Stream and Data
+	LineMark    = "mark"    // reports, in Mark, a point in time, from which the durations of a run's phases are measured
+	LineChanges = "changes" // contains the changes of the tracked directory in the fields Changes and Patch
+	LineEnd     = "end"     // is the last line, with the result in the fields Error, Exit, Agent and Cut
 )
 
-// The values of Mark of a line.
+// The values of the field Mark of a [Line]: points in time that a task reaches.
 const (
 	MarkStarted = "started" // the files are written, and the agent's program was started or connected to
 	MarkPrompt  = "prompt"  // the agent has received the prompt
@@ -90,16 +90,16 @@ type Line struct {
 
 // MaxTask is the maximum length of an encoded Task, and MaxLine the maximum length of an encoded Line, in bytes.
 const (
-	MaxTask = 16 << 20
-	MaxLine = 2 << 20
+	MaxTask = 16 << 20 // length of a Task
+	MaxLine = 2 << 20  // length of a Line
 )
 
 // Limits on the sizes of fields of a [Line], in bytes.
 const (
-	MaxArgs   = 8 << 10
-	MaxResult = 32 << 10
-	MaxDelta  = 64 << 10 // of the text in a text_delta; longer text is split into several lines
-	MaxData   = 32 << 10 // of the data in a log line
-	MaxPatch  = 512 << 10
-	MaxLabel  = 200
+	MaxArgs   = 8 << 10   // of the arguments of a tool call
+	MaxResult = 32 << 10  // of the result of a tool call
+	MaxDelta  = 64 << 10  // of the text in a text_delta; longer text is split into several lines
+	MaxData   = 32 << 10  // of the data in a log line
+	MaxPatch  = 512 << 10 // of the patch in the changes line
+	MaxLabel  = 200       // of a label or another short text
 )

@@ -9,10 +9,10 @@ import (
 
 // A Writer writes the lines of a task, each with one call of the underlying writer. It is safe for concurrent use.
 type Writer struct {
-	mu    sync.Mutex
-	w     io.Writer
-	order lineOrder
-	err   error // error of the underlying writer; later lines are not written
+	mu    sync.Mutex // guards the fields below
+	w     io.Writer  // the underlying writer
+	order lineOrder  // checks the order of the lines
+	err   error      // error of the underlying writer; later lines are not written
 }
 
 // ErrRefused is wrapped by the error of [Writer.Write] for a line that was not written because a [Reader] would reject it.

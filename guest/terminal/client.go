@@ -36,12 +36,12 @@ func Attach(ctx context.Context, conn io.ReadWriteCloser, req caisson.AttachRequ
 
 // An attachment is the host's end of the connection of a viewer to a terminal. It implements [caisson.Process].
 type attachment struct {
-	conn      io.ReadWriteCloser
-	pid       int
-	readOnly  bool           // the viewer sends no input
-	out       *io.PipeWriter // receives the program's output
-	outReader *io.PipeReader // what Stdout returns: the other end of out
-	notices   chan notice    // notices to the viewer that were not read yet; closed when the connection has ended
+	conn      io.ReadWriteCloser // connection to the terminal's socket
+	pid       int                // id of the program's process in the sandbox
+	readOnly  bool               // the viewer sends no input
+	out       *io.PipeWriter     // receives the program's output
+	outReader *io.PipeReader     // what Stdout returns: the other end of out
+	notices   chan notice        // notices to the viewer that were not read yet; closed when the connection has ended
 
 	writing sync.Mutex // held while a frame is written to conn
 
@@ -183,6 +183,7 @@ func (s *attachment) Close() error {
 // An input is the program's standard input for a viewer.
 type input struct{ s *attachment }
 
+// Write implements [io.Writer].
 func (in input) Write(b []byte) (int, error) {
 	done := 0
 	for done < len(b) {
@@ -200,10 +201,11 @@ func (in input) Close() error { return nil }
 
 // A noticeReader is a reader of the texts of the notices to a viewer, one line for each.
 type noticeReader struct {
-	notices chan notice
-	rest    string // part of the last line that was not read yet
+	notices chan notice // the notices to read; closed at the end
+	rest    string      // part of the last line that was not read yet
 }
 
+// Read implements [io.Reader].
 func (r *noticeReader) Read(b []byte) (int, error) {
 	for r.rest == "" {
 		n, open := <-r.notices

@@ -18,16 +18,15 @@ import (
 // killGrace is the time between SIGHUP and SIGKILL for a program that is killed.
 const killGrace = 2 * time.Second
 
-// maxRest is the maximum number of bytes of output that are read after the program's end, because other processes may continue to
-// write.
+// maxRest is the maximum number of bytes of output that are read after the program's end, as other processes may still write.
 const maxRest = 1 << 20
 
 // A ptyProgram is a [Program] that runs as a process at a pseudoterminal.
 type ptyProgram struct {
-	cmd    *exec.Cmd
-	fd     int // file descriptor of master
-	master *os.File
-	slave  *os.File      // kept open, so that the terminal does not hang up while the program has closed it
+	cmd    *exec.Cmd     // the process
+	fd     int           // file descriptor of master
+	master *os.File      // the end of the pseudoterminal that this process uses
+	slave  *os.File      // the program's end, kept open so that the terminal does not hang up if the program closes it
 	ended  chan struct{} // closed when the program has ended
 	rest   int           // number of bytes that may still be read after the program's end
 
@@ -35,8 +34,7 @@ type ptyProgram struct {
 	closed  bool         // master is closed; guarded by closing
 }
 
-// Start starts cmd at a new pseudoterminal of the given size, which belongs to the user uid. cmd leads a new session of
-// processes.
+// Start starts cmd, in a new session of processes, at a new pseudoterminal of the given size that belongs to the user uid.
 func Start(cmd *exec.Cmd, rows, cols uint16, uid int) (_ Program, err error) {
 	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {

@@ -14,22 +14,22 @@ import (
 // The cursor's position is known at the beginning and after a sequence that sets it, until the program writes anything else that
 // could move the cursor. While it is not known, queries for it are not answered.
 type queryAnswerer struct {
-	state         queryState
-	seq           []byte // parameters of the current control sequence so far
-	row, col      int    // position of the cursor, counted from 1, if it is known
-	positionKnown bool   // the position of the cursor is known
+	state         queryState // position in a terminal sequence
+	seq           []byte     // parameters of the current control sequence so far
+	row, col      int        // position of the cursor, counted from 1, if it is known
+	positionKnown bool       // the position of the cursor is known
 }
 
 // queryState is the position of a [queryAnswerer] in a terminal sequence.
 type queryState int
 
 const (
-	queryGround queryState = iota // outside of sequences
-	queryEsc                      // after ESC
+	queryGround queryState = iota // in text, outside of terminal sequences
+	queryEsc                      // after ESC, which begins a terminal sequence
 	queryInter                    // after ESC and intermediate bytes
 	queryCSI                      // in a control sequence, which begins with ESC [
 	queryString                   // in a string, such as OSC
-	queryEnd                      // after ESC in a string
+	queryEnd                      // after ESC in a string, which may end it
 )
 
 // maxQuery is the maximum length of the parameters of a control sequence, in bytes.
@@ -38,6 +38,7 @@ const maxQuery = 64
 // attributes is the answer to the query for the terminal's attributes: a VT220 with colours.
 const attributes = "\x1b[?62;22c"
 
+// newQueryAnswerer returns an answerer for a terminal whose cursor is in the upper left corner.
 func newQueryAnswerer() *queryAnswerer { return &queryAnswerer{row: 1, col: 1, positionKnown: true} }
 
 // read processes output of the program, and returns the answers of a terminal with this size to the queries in the output.

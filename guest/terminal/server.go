@@ -29,13 +29,13 @@ const (
 
 // A Program is a program that runs at a terminal. Read and Write are called by one goroutine each.
 type Program interface {
-	PID() int
+	PID() int // returns the id of the process of the program
 	// Read reads output. It returns io.EOF when the program has ended and all output that it has written was read, even if other
 	// processes still have the terminal open.
 	Read(b []byte) (int, error)
 	// Write writes input for the program. It returns when Close is called.
 	Write(b []byte) (int, error)
-	Resize(rows, cols uint16) error
+	Resize(rows, cols uint16) error // changes the size of the terminal
 	// Signal sends a signal to the foreground process group of the terminal.
 	Signal(signal int) error
 	// Exit returns the exit status of the program. It is called after Read has returned an error.
@@ -48,14 +48,14 @@ type Program interface {
 
 // A Server serves the viewers of one terminal.
 type Server struct {
-	program Program
+	program Program       // the program of the terminal
 	step    time.Duration // duration of a step of linger; lingerStep, except in tests
 	keep    bool          // the terminal is kept after the program's end, until Kill is called
 
 	mayEnd chan struct{} // closed when the terminal need not be kept any more after the program's end
 	letEnd func()        // closes mayEnd; may be called repeatedly
 
-	mu      sync.Mutex
+	mu      sync.Mutex       // guards the fields below
 	changed *sync.Cond       // signals changes of the fields below
 	info    caisson.Terminal // information about the terminal; Viewers is not set
 	out     ring             // the end of the program's output
@@ -66,7 +66,7 @@ type Server struct {
 
 // A Listener accepts connections, which are sockets in non-blocking mode.
 type Listener interface {
-	Accept(ctx context.Context) (*os.File, error)
+	Accept(ctx context.Context) (*os.File, error) // waits for the next connection and returns its socket
 	// Close closes the listener. A call of Accept that waits returns an error.
 	Close() error
 }
@@ -74,17 +74,17 @@ type Listener interface {
 // A connection is a connection of a client to a terminal's socket.
 type connection interface {
 	io.ReadWriteCloser
-	SetDeadline(t time.Time) error
+	SetDeadline(t time.Time) error // sets the time after which reads and writes fail
 }
 
 // A viewer is the server's end of the connection of a viewer that is attached.
 type viewer struct {
-	conn     connection
-	readOnly bool
-	at       uint64   // position in the output of the next byte to send
-	notices  []notice // notices to send; at most one of each kind
-	skipped  bool     // noticeSkipped was added to notices before
-	gone     bool     // the connection has ended
+	conn     connection // connection to the viewer on the host
+	readOnly bool       // the viewer sends no input and never becomes the writer
+	at       uint64     // position in the output of the next byte to send
+	notices  []notice   // notices to send; at most one of each kind
+	skipped  bool       // noticeSkipped was added to notices before
+	gone     bool       // the connection has ended
 }
 
 // NewServer returns the server for the terminal of a program that has just been started. If keep is set, the terminal is kept

@@ -79,8 +79,8 @@ func (d Sockets) Listen(id caisson.ID) (_ Listener, err error) {
 
 // A listener implements [Listener] with a unix socket.
 type listener struct {
-	socket *net.UnixListener
-	name   string // path of the socket
+	socket *net.UnixListener // the listening socket
+	name   string            // path of the socket
 }
 
 // Accept implements [Listener]. It ignores ctx; Close ends the call.
@@ -150,7 +150,7 @@ func (d Sockets) List() (list []caisson.Terminal, err error) {
 		return nil, err
 	}
 	for _, id := range ids {
-		if t, err := d.ask(id, kindInfo); err == nil && t.ID == id { // otherwise the terminal is gone, or the socket is not its own
+		if t, err := d.ask(id, kindInfo); err == nil && t.ID == id { // otherwise the terminal is gone, or another one has the socket
 			list = append(list, t)
 		}
 	}

@@ -25,29 +25,29 @@ const protocol = 4
 const (
 	maxFrame    = 26 << 20         // maximum size of a message, in bytes; OpenClaw's own limit is 25 MiB
 	dialTime    = 10 * time.Second // timeout of one try to connect
-	defaultWait = 30 * time.Second // default time that a gateway may take to start
+	defaultWait = 30 * time.Second // default time that OpenClaw's gateway may take to start
 	callTime    = 10 * time.Second // timeout of a request other than a prompt
 )
 
 // frame is any message of OpenClaw's WebSocket protocol.
 type frame struct {
-	Type    string          `json:"type"` // req (a request), res (an answer) or event
-	ID      string          `json:"id,omitempty"`
-	Method  string          `json:"method,omitempty"`
-	Params  any             `json:"params,omitempty"`
+	Type    string          `json:"type"`              // req (a request), res (an answer) or event
+	ID      string          `json:"id,omitempty"`      // id of a request; an answer has the id of its request
+	Method  string          `json:"method,omitempty"`  // of a request: what is called
+	Params  any             `json:"params,omitempty"`  // of a request: its parameters
 	OK      bool            `json:"ok,omitempty"`      // of an answer: the request has succeeded
 	Event   string          `json:"event,omitempty"`   // name of the event
 	Payload json.RawMessage `json:"payload,omitempty"` // data of an answer or of an event
-	Error   *callError      `json:"error,omitempty"`
+	Error   *callError      `json:"error,omitempty"`   // of an answer: the error, if OK is false
 }
 
 // callError is the error in OpenClaw's answer to a request.
 type callError struct {
-	Code       string          `json:"code"`
+	Code       string          `json:"code"` // OpenClaw's keyword for the error
 	Message    string          `json:"message"`
-	Details    json.RawMessage `json:"details,omitempty"`
-	Retryable  bool            `json:"retryable,omitempty"`
-	RetryAfter int64           `json:"retryAfterMs,omitempty"`
+	Details    json.RawMessage `json:"details,omitempty"`      // further information about the error
+	Retryable  bool            `json:"retryable,omitempty"`    // the request may succeed later
+	RetryAfter int64           `json:"retryAfterMs,omitempty"` // delay before a retry, in milliseconds
 }
 
 func (e *callError) Error() string {
@@ -56,9 +56,9 @@ func (e *callError) Error() string {
 
 // A client is a connection to OpenClaw's gateway. Only one goroutine may read from it.
 type client struct {
-	conn    *websocket.Conn
-	version string // version of OpenClaw's gateway
-	last    int    // number of the last request, which is also the request's id
+	conn    *websocket.Conn // connection to OpenClaw's gateway
+	version string          // version of OpenClaw's gateway
+	last    int             // number of the last request, which is also the request's id
 }
 
 // dial connects to OpenClaw's gateway, and retries while it is starting.
@@ -107,19 +107,19 @@ func dialOnce(ctx context.Context, t *task.Task) (*client, error) {
 	return c, nil
 }
 
-// connectParams has the parameters of the request "connect". The client connects as a backend, which on the loopback interface
-// needs no paired device. With the capability tool-events, it receives events about tool calls.
+// connectParams has the parameters of the request "connect". The client connects as what OpenClaw calls a backend: over loopback,
+// such a client need not be paired as a device. With the capability tool-events, it receives events about tool calls.
 type connectParams struct {
-	MinProtocol int               `json:"minProtocol"`
-	MaxProtocol int               `json:"maxProtocol"`
-	Client      map[string]string `json:"client"`
-	Role        string            `json:"role"`
-	Scopes      []string          `json:"scopes"` // rights of the client
-	Caps        []string          `json:"caps"`   // capabilities of the client
-	Auth        map[string]string `json:"auth,omitempty"`
+	MinProtocol int               `json:"minProtocol"`    // lowest version of the protocol that the client speaks
+	MaxProtocol int               `json:"maxProtocol"`    // highest version of the protocol that the client speaks
+	Client      map[string]string `json:"client"`         // name, version and kind of the client
+	Role        string            `json:"role"`           // role of the client: operator
+	Scopes      []string          `json:"scopes"`         // rights of the client
+	Caps        []string          `json:"caps"`           // capabilities of the client
+	Auth        map[string]string `json:"auth,omitempty"` // token of OpenClaw's gateway
 }
 
-// hello waits for the challenge of OpenClaw's gateway, sends the request "connect", and stores its version.
+// hello waits for the challenge of OpenClaw's gateway, sends the request "connect", and stores the version in the answer.
 func (c *client) hello(ctx context.Context, t *task.Task) error {
 	for {
 		f, err := c.read(ctx)
@@ -165,8 +165,7 @@ func (c *client) send(ctx context.Context, method string, params any) (string, e
 	return id, c.conn.Write(ctx, websocket.MessageText, b)
 }
 
-// call sends a request and returns the answer to it. It drops other messages that arrive meanwhile, so it must not be used during
-// a turn.
+// call sends a request and returns the answer. It drops other messages that arrive meanwhile, so it must not be used in a turn.
 func (c *client) call(ctx context.Context, method string, params any) (json.RawMessage, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()

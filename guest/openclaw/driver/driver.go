@@ -91,8 +91,7 @@ func sessionKey(t *task.Task) string {
 // maxHistory is the maximum size of all earlier messages in a prompt, in bytes. The contexts of models do not allow much more.
 const maxHistory = 256 << 10
 
-// promptWithHistory returns the text to send to OpenClaw: the prompt, preceded by the earlier messages of the conversation if
-// OpenClaw has not stored them.
+// promptWithHistory returns the text for OpenClaw: the prompt, after the earlier messages if OpenClaw has not stored them.
 func promptWithHistory(t *task.Task) string {
 	if len(t.History) == 0 || t.Continue {
 		return t.Prompt

@@ -15,37 +15,37 @@ import (
 type envelope struct {
 	Status  string   `json:"status"`  // ok, or OpenClaw's keyword for a failure
 	Summary string   `json:"summary"` // message of OpenClaw about the turn
-	Result  *outcome `json:"result"`
+	Result  *outcome `json:"result"`  // the outcome, in the form with status
 	outcome
-	OK    *bool      `json:"ok"`    // whether the turn has succeeded; nil if not reported
-	Final *string    `json:"final"` // the answer, in the form with ok
-	Error *envError  `json:"error"`
-	Usage *usage     `json:"usage"`
+	OK    *bool      `json:"ok"`             // whether the turn has succeeded; nil if not reported
+	Final *string    `json:"final"`          // the answer, in the form with ok
+	Error *envError  `json:"error"`          // error of the turn; nil if there is none
+	Usage *usage     `json:"usage"`          // numbers of tokens; nil if not reported here
 	Turns int64      `json:"assistantTurns"` // number of model calls
-	Tools *toolCount `json:"toolSummary"`
+	Tools *toolCount `json:"toolSummary"`    // number of tool calls; nil if not reported
 }
 
 // outcome is the part of an envelope with the answer of a turn and information about the turn.
 type outcome struct {
-	Payloads []payload `json:"payloads"`
-	Meta     *meta     `json:"meta"`
+	Payloads []payload `json:"payloads"` // messages of the answer
+	Meta     *meta     `json:"meta"`     // information about the turn; nil if not reported
 }
 
 // payload is one message of an answer.
 type payload struct {
-	Text    string `json:"text"`
+	Text    string `json:"text"`    // text of the message
 	IsError bool   `json:"isError"` // Text is about a failure, and not from the model
 }
 
 // toolCount is the summary of the tool calls of a turn.
 type toolCount struct {
-	Calls int64 `json:"calls"`
+	Calls int64 `json:"calls"` // number of tool calls
 }
 
 // envError is an error in an envelope, which may be an object or a string in JSON.
 type envError struct {
 	Kind    string // OpenClaw's keyword for the reason; may be empty
-	Message string
+	Message string // message of the error
 }
 
 // UnmarshalJSON decodes an error that is an object or a string.
@@ -70,8 +70,8 @@ func (e *envError) UnmarshalJSON(b []byte) error {
 
 // meta is OpenClaw's information about a turn.
 type meta struct {
-	Aborted   bool      `json:"aborted"` // OpenClaw has aborted the turn
-	Error     *envError `json:"error"`
+	Aborted   bool      `json:"aborted"`                   // OpenClaw has aborted the turn
+	Error     *envError `json:"error"`                     // error of the turn; nil if there is none
 	Stop      string    `json:"stopReason"`                // reason for which the model's answer ended
 	FinalText *string   `json:"finalAssistantVisibleText"` // text of the model's last message, as users see it
 	RawText   *string   `json:"finalAssistantRawText"`     // text of the model's last message, unchanged
@@ -110,7 +110,7 @@ func parseEnvelope(b []byte) (*envelope, error) {
 // warningMark begins texts that come from OpenClaw and not from the model.
 const warningMark = "⚠"
 
-// An interpretation has what an envelope means: the answer, or the error, of the turn.
+// An interpretation is the meaning of an envelope: the answer, or the error, of the turn.
 type interpretation struct {
 	answer   string            // text of the answer
 	warnings []string          // texts of OpenClaw about failures

@@ -11,11 +11,11 @@ import (
 // A stream converts the events of a run of OpenClaw to output of the driver. OpenClaw sends a message repeatedly while it grows,
 // may correct it, and repeats it at the end of the run.
 type stream struct {
-	run           string // id of the run in OpenClaw
-	out           drive.Out
-	answer        *drive.Answer
-	item          string // id of the current message
-	failureReason string // OpenClaw's keyword for the reason of a failure of the run; "" if none was reported
+	run           string        // id of the run in OpenClaw
+	out           drive.Out     // receives the output of the driver
+	answer        *drive.Answer // assembles the answer and writes it to out
+	item          string        // id of the current message
+	failureReason string        // OpenClaw's keyword for the reason of a failure of the run; "" if none was reported
 }
 
 // newStream returns the stream for the run with this id. limit is the task's limit on output.
@@ -25,9 +25,9 @@ func newStream(run string, limit caisson.Size, out drive.Out) *stream {
 
 // runEvent is the payload of an event about a run of OpenClaw.
 type runEvent struct {
-	Run    string          `json:"runId"`
+	Run    string          `json:"runId"`  // id of the run in OpenClaw
 	Stream string          `json:"stream"` // kind of the event, such as assistant or tool
-	Data   json.RawMessage `json:"data"`
+	Data   json.RawMessage `json:"data"`   // data of the event, whose form depends on Stream
 }
 
 // event handles an event of OpenClaw's gateway. It ignores events of other runs.
@@ -70,8 +70,7 @@ func (s *stream) updateMessage(item, text string) {
 	}
 }
 
-// preamble writes the model's text before a tool call, if data contains one. OpenClaw sends the text as a message, as an item, or
-// as both.
+// preamble writes the model's text before a tool call, if data has one. OpenClaw sends it as a message, as an item, or as both.
 func (s *stream) preamble(data json.RawMessage) {
 	var d struct{ Kind, Phase, ProgressText string }
 	if json.Unmarshal(data, &d) == nil && d.Kind == "preamble" && d.Phase == "end" && strings.TrimSpace(d.ProgressText) != "" {
@@ -152,8 +151,7 @@ func (s *stream) lifecycle(data json.RawMessage) {
 // failure returns the error of a run that OpenClaw's gateway has reported as failed with this message.
 func (s *stream) failure(message string) *caisson.RunError { return classify(s.failureReason, message) }
 
-// final handles the final result of the run: it writes the part of the answer that was not streamed, or returns an error if the
-// run failed.
+// final handles the result of the run: it writes the part of the answer that was not streamed, or returns the error of the run.
 func (s *stream) final(raw json.RawMessage) *caisson.RunError {
 	e, err := parseEnvelope(raw)
 	if err != nil {

@@ -18,11 +18,11 @@ const abortTime = 5 * time.Second
 
 // agentParams has the parameters of OpenClaw's method "agent", which sends a prompt.
 type agentParams struct {
-	Message   string `json:"message"`
-	AgentID   string `json:"agentId"`
-	Key       string `json:"sessionKey"`     // key of the conversation
-	ID        string `json:"idempotencyKey"` // is also the id of the run in OpenClaw
-	Model     string `json:"model,omitempty"`
+	Message   string `json:"message"`            // the prompt
+	AgentID   string `json:"agentId"`            // id of the OpenClaw agent
+	Key       string `json:"sessionKey"`         // key of the conversation
+	ID        string `json:"idempotencyKey"`     // is also the id of the run in OpenClaw
+	Model     string `json:"model,omitempty"`    // OpenClaw's name of the model; "" for the configured one
 	Timeout   int64  `json:"timeout,omitempty"`  // timeout of the turn in seconds
 	Deliver   bool   `json:"deliver"`            // send the answer to a chat channel, too; always false
 	NoMessage bool   `json:"disableMessageTool"` // the agent has no tool that sends messages to chat channels
@@ -65,8 +65,8 @@ func (c *client) connError(ctx context.Context, err error) *caisson.RunError {
 	return newError(caisson.RunAgentError, "the connection to OpenClaw's gateway failed: "+err.Error())
 }
 
-// follow handles the events of a run until the final answer to the prompt, the request with this id, and returns the error of the
-// turn. If ctx ends, it aborts the run in OpenClaw's gateway.
+// follow handles the events of a run until the final answer to the prompt, which is the request with this id, and returns the
+// error of the turn. If ctx ends, it aborts the run in OpenClaw's gateway.
 func (c *client) follow(ctx context.Context, t *task.Task, id string, s *stream) *caisson.RunError {
 	reading, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()

@@ -125,8 +125,7 @@ func unpack(r io.Reader, dir string) error {
 	}
 }
 
-// stripFirst returns the path name in an archive without its first element. Returns an error if that is not a valid path of a
-// file.
+// stripFirst returns the path name in an archive without its first element. Returns an error if the rest is not a valid path.
 func stripFirst(name string) (string, error) {
 	_, rest, ok := strings.Cut(name, "/")
 	if !ok || len(name) > maxName || !filepath.IsLocal(filepath.FromSlash(rest)) || strings.ContainsAny(rest, "\x00\\") {

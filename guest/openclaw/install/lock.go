@@ -18,21 +18,21 @@ const maxLock = 8 << 20
 
 // lock is a lock file, package-lock.json, with the fields that are used here.
 type lock struct {
-	Version  int                    `json:"lockfileVersion"`
-	Packages map[string]lockPackage `json:"packages"`
+	Version  int                    `json:"lockfileVersion"` // version of the format of the file
+	Packages map[string]lockPackage `json:"packages"`        // by path, such as node_modules/npm; "" is the project itself
 }
 
 // lockPackage is the description of one package in a lock file.
 type lockPackage struct {
-	Name      string `json:"name"` // name of the package; "" if it is the last part of the package's path
-	Version   string `json:"version"`
+	Name      string `json:"name"`      // name of the package; "" if the path of the package ends with it
+	Version   string `json:"version"`   // version of the package
 	Resolved  string `json:"resolved"`  // URL of the archive
 	Integrity string `json:"integrity"` // digests of the archive
 	Link      bool   `json:"link"`      // the package is a link to a directory
 	InBundle  bool   `json:"inBundle"`  // the package is contained in the archive of another one
 
-	OS  stringOrList `json:"os"`  // supported systems; see allows
-	CPU stringOrList `json:"cpu"` // supported processors; see allows
+	OS  stringOrList `json:"os"`  // operating systems that the package supports; see the function allows
+	CPU stringOrList `json:"cpu"` // processors that the package supports; see the function allows
 }
 
 // A source describes the archive of a package: where it is, and which digest it has.
