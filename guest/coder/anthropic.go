@@ -138,7 +138,7 @@ type anthropicEvent struct {
 		JSON       string `json:"partial_json"`
 		StopReason string `json:"stop_reason"`
 	} `json:"delta"`
-	Usage      *anthropicUsage `json:"usage"`       // numbers of tokens
+	Usage      *anthropicUsage `json:"usage"`       // numbers of tokens of the request and the answer
 	Content    []block         `json:"content"`     // of a whole answer: its blocks
 	StopReason string          `json:"stop_reason"` // of a whole answer: the reason for which it ended
 }

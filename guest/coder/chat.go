@@ -19,7 +19,7 @@ const (
 	newTries     = 3                // maximum number of tries if the provider cannot be reached and no earlier call succeeded
 	maxWait      = time.Minute      // longest delay between two tries that the gateway may request
 	firstWait    = time.Second      // delay after the first try; doubled after each further try
-	callTime     = 30 * time.Minute // timeout of one try
+	callTime     = 30 * time.Minute // timeout of one try to call the model
 	tailTimeout  = 10 * time.Second // timeout for the end of the stream after the model has ended its answer
 	maxContinues = 4                // how often the model is asked to continue an answer that reached its length limit
 )

@@ -58,14 +58,14 @@ type geminiPart struct {
 
 // geminiCall is a tool call of the model.
 type geminiCall struct {
-	ID   string `json:"id,omitempty"`   // id of the call
+	ID   string `json:"id,omitempty"`   // id of the tool call
 	Name string `json:"name"`           // name of the tool
 	Args raw    `json:"args,omitempty"` // arguments, a JSON object
 }
 
 // geminiResponse is the result of a tool call.
 type geminiResponse struct {
-	ID       string   `json:"id,omitempty"` // id of the call
+	ID       string   `json:"id,omitempty"` // id of the tool call
 	Name     string   `json:"name"`         // name of the tool
 	Response struct { // JSON object with the text of the result
 		Output string `json:"output"`
@@ -130,7 +130,7 @@ type geminiAnswer struct {
 	Feedback struct { // says why the prompt was refused
 		Block string `json:"blockReason"`
 	} `json:"promptFeedback"`
-	Usage *struct { // numbers of tokens
+	Usage *struct { // numbers of tokens of the request and the answer
 		Prompt   int64 `json:"promptTokenCount"`
 		Cached   int64 `json:"cachedContentTokenCount"`
 		Answer   int64 `json:"candidatesTokenCount"`

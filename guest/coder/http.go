@@ -19,10 +19,10 @@ import (
 
 // Timeouts for a request to a server.
 const (
-	dialTime = 20 * time.Second // for connecting
-	sendTime = time.Minute      // for sending the request
-	headTime = 10 * time.Minute // for a read of the response's headers; a model may think long before it answers
-	idleTime = 5 * time.Minute  // for a read of the response's body
+	dialTime = 20 * time.Second // timeout for connecting to the server
+	sendTime = time.Minute      // timeout for sending the request
+	headTime = 10 * time.Minute // timeout of a read of the response's headers; a model may think long before it answers
+	idleTime = 5 * time.Minute  // timeout of a read of the response's body
 )
 
 const (
@@ -84,7 +84,7 @@ func (s server) do(ctx context.Context, method, path string, body []byte, header
 // stream is the connection for one HTTP request.
 type stream struct {
 	net.Conn
-	idle time.Duration // timeout of each read
+	idle time.Duration // timeout of each read from the connection
 	stop func() bool   // result of context.AfterFunc: keeps the end of the context from closing the connection
 }
 

@@ -20,7 +20,7 @@ type chatRequest struct {
 	Tools      []chatTool `json:"tools,omitempty"`
 	ToolChoice string     `json:"tool_choice,omitempty"` // "none" if the model must not call tools
 	Stream     bool       `json:"stream"`
-	Options    struct {   // options of the stream
+	Options    struct {   // options of the streamed answer
 		Usage bool `json:"include_usage"`
 	} `json:"stream_options"`
 }
@@ -51,7 +51,7 @@ type chunk struct {
 		Message *delta  `json:"message"`
 		Finish  *string `json:"finish_reason"`
 	} `json:"choices"`
-	Usage *struct { // numbers of tokens
+	Usage *struct { // numbers of tokens of the request and the answer
 		Prompt     int64 `json:"prompt_tokens"`
 		Completion int64 `json:"completion_tokens"`
 		Details    *struct {

@@ -27,7 +27,7 @@ type line struct {
 // output writes the events of a task as lines of JSON. It must be used by one goroutine only.
 type output struct {
 	w         io.Writer        // receives the lines
-	err       error            // first error of a write
+	err       error            // first error of writing to w
 	textSize  int              // number of bytes of text written so far
 	current   strings.Builder  // text of the current message of the model
 	truncated bool             // the text was longer than maxAnswer, and its rest is dropped

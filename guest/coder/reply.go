@@ -12,12 +12,12 @@ import (
 
 // Limits on one answer of a model.
 const (
-	maxStream    = 64 << 20  // size of the response's body, in bytes
-	maxEvent     = 4 << 20   // size of the data of one event, in bytes
-	maxCalls     = 64        // number of tool calls
-	maxArguments = 1 << 20   // size of the arguments of one tool call, in bytes
-	maxExtra     = 256 << 10 // size of the thought signatures in one tool call, in bytes
-	maxName      = 128       // length of the name of a tool, in bytes
+	maxStream    = 64 << 20  // maximum size of the response's body, in bytes
+	maxEvent     = 4 << 20   // maximum size of the data of one event of a streamed answer, in bytes
+	maxCalls     = 64        // maximum number of tool calls in an answer
+	maxArguments = 1 << 20   // maximum size of the arguments of one tool call, in bytes
+	maxExtra     = 256 << 10 // maximum size of the thought signatures in one tool call, in bytes
+	maxName      = 128       // maximum length of the name of a tool, in bytes
 	maxCallID    = 256       // length of the id of a tool call, in bytes; longer ids are replaced
 )
 

@@ -55,8 +55,8 @@ func (s server) requestJSON(ctx context.Context, method, path string, body []byt
 
 // toolRefusal is an error response of the server of sub-runs. The request is not retried.
 type toolRefusal struct {
-	status int    // HTTP status
-	text   string // error message
+	status int    // HTTP status of the response
+	text   string // error message in the response
 }
 
 func (t *toolRefusal) Error() string { return fmt.Sprintf("refused (%d): %s", t.status, t.text) }
@@ -66,7 +66,7 @@ type agentRun struct {
 	ID     string            `json:"id"` // id of the sub-run
 	State  caisson.RunState  `json:"state"`
 	Answer string            `json:"answer"`
-	Cut    bool              `json:"cut"` // Answer was truncated
+	Cut    bool              `json:"cut"` // Answer was truncated by the server
 	Error  *caisson.RunError `json:"error"`
 }
 

@@ -17,12 +17,12 @@ import (
 
 // Limits of a search.
 const (
-	maxPattern   = 2000             // length of a pattern, in bytes
-	maxSearched  = 8 << 20          // size of a file that is searched, in bytes
-	maxSearchAll = 512 << 20        // size of all searched files together, in bytes
-	searchTime   = 30 * time.Second // duration of a search
-	maxHits      = 200              // number of matching lines in all files together
-	maxHitsFile  = 30               // number of matching lines in one file
+	maxPattern   = 2000             // maximum length of a pattern, in bytes
+	maxSearched  = 8 << 20          // maximum size of a file that is searched, in bytes
+	maxSearchAll = 512 << 20        // maximum size of all searched files together, in bytes
+	searchTime   = 30 * time.Second // maximum duration of a search
+	maxHits      = 200              // maximum number of matching lines in all files together
+	maxHitsFile  = 30               // maximum number of matching lines in one file
 	maxHitLine   = 300              // number of bytes of a matching line that are shown
 )
 

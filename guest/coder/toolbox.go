@@ -23,7 +23,7 @@ type tool struct {
 
 // result is the result of a tool call.
 type result struct {
-	text    string // text for the model
+	text    string // result or error message, for the model
 	failed  bool   // the call has failed, for the reason in text
 	changed bool   // the call may have changed files, or anything else
 }
@@ -35,7 +35,7 @@ func failedResult(format string, args ...any) result {
 
 // toolbox has the tools that the model may call.
 type toolbox struct {
-	tools []tool // the tools
+	tools []tool // the tools that the model may call
 	shell *shell // the tool shell, whose background processes are killed at the end
 }
 

@@ -22,7 +22,7 @@ type acpDriver struct{}
 
 // acpClient is the client of the Agent Client Protocol for one turn.
 type acpClient struct {
-	t       *task.Task          // the turn
+	t       *task.Task          // the turn that the client does
 	rpc     *rpc                // connection to the agent's program
 	state   *turnState          // what the agent has reported about the turn
 	session string              // id that the agent gave the conversation; set before started

@@ -20,7 +20,7 @@ type acpUpdate struct {
 
 // acpTool describes a tool call in the Agent Client Protocol. An update has only the fields that have changed.
 type acpTool struct {
-	ID     string          `json:"toolCallId"` // id of the call
+	ID     string          `json:"toolCallId"` // id of the tool call
 	Name   string          `json:"name"`       // name of the tool
 	Title  string          `json:"title"`      // description of the call for users
 	Sort   string          `json:"kind"`       // kind of the tool, such as edit

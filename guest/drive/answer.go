@@ -12,7 +12,7 @@ import "strings"
 //
 // An Answer must be used by one goroutine at a time.
 type Answer struct {
-	out   Out    // receives the text
+	out   Out    // receives the text of the answer
 	limit int    // maximum length of the field all, in bytes
 	all   []byte // text written so far, up to limit
 	start int    // offset in all at which the current message begins

@@ -53,7 +53,7 @@ type claudeLine struct {
 type claudeResult struct {
 	Result string    `json:"result"`           // the answer, or the message of an error
 	Failed bool      `json:"is_error"`         // the turn has failed
-	Errors []string  `json:"errors"`           // messages of errors
+	Errors []string  `json:"errors"`           // messages of the errors that made the turn fail
 	Status int       `json:"api_error_status"` // HTTP status of a failed model call
 	Turns  int64     `json:"num_turns"`        // number of model calls
 	Cost   float64   `json:"total_cost_usd"`   // cost of all model calls, in dollars

@@ -20,8 +20,8 @@ func (*codex) reportsEnd() bool { return true }
 type codexItem struct {
 	ID        string          `json:"id"`                // id of the item
 	Type      string          `json:"type"`              // type of the item, such as agent_message
-	Text      string          `json:"text"`              // text of a message
-	Message   string          `json:"message"`           // message of an error
+	Text      string          `json:"text"`              // text of an item that is a message
+	Message   string          `json:"message"`           // message of an item that is an error
 	Command   string          `json:"command"`           // command line of a shell command
 	Output    string          `json:"aggregated_output"` // output of a shell command
 	ExitCode  *int            `json:"exit_code"`         // exit code of a shell command

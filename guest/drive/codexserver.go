@@ -20,12 +20,12 @@ type codexDriver struct{}
 
 // codexClient is the client of "codex app-server" for one turn.
 type codexClient struct {
-	t       *task.Task     // the turn
+	t       *task.Task     // the turn that the client does
 	rpc     *rpc           // connection to the agent's program
 	state   *turnState     // what the agent has reported about the turn
 	items   codex          // handles items, and keeps the last error
-	thread  string         // id of the thread of the turn
-	started atomic.Bool    // thread is set
+	thread  string         // id of the codex thread of the turn
+	started atomic.Bool    // the field thread is set
 	end     chan codexTurn // receives the turn when it has ended
 }
 
@@ -40,7 +40,7 @@ type codexTurn struct {
 
 // codexNotification has the parameters of all notifications that the client uses.
 type codexNotification struct {
-	Thread  string          `json:"threadId"` // id of the thread
+	Thread  string          `json:"threadId"` // id of the codex thread that the notification is about
 	Delta   string          `json:"delta"`    // next part of a message
 	Message string          `json:"message"`  // text of a warning
 	Item    json.RawMessage `json:"item"`     // the item that has started or been completed
@@ -51,7 +51,7 @@ type codexNotification struct {
 	Plan []struct { // steps of the agent's plan
 		Status string `json:"status"`
 	} `json:"plan"`
-	Usage struct { // numbers of tokens
+	Usage struct { // numbers of tokens of the thread
 		Total struct {
 			Input  int64 `json:"inputTokens"`
 			Cached int64 `json:"cachedInputTokens"`

@@ -24,7 +24,7 @@ const (
 
 // output implements [Out]: it writes lines of package task for the engine.
 type output struct {
-	w            *task.Writer // writes the lines
+	w            *task.Writer // writes the lines of output
 	onWriteError func(error)  // called when writing to w has failed, after which w writes no more lines
 
 	mu           sync.Mutex            // guards the fields below

@@ -19,7 +19,7 @@ type cleanState int
 const (
 	cleanGround       cleanState = iota // in text, outside of terminal sequences
 	cleanEscape                         // after ESC, which begins a terminal sequence
-	cleanCSI                            // in a control sequence
+	cleanCSI                            // in a control sequence, which begins with ESC [
 	cleanString                         // in a string: OSC, DCS, APC, PM or SOS
 	cleanStringEscape                   // after ESC in a string, which may end it
 )

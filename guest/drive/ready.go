@@ -18,7 +18,7 @@ import (
 const (
 	minProbeInterval = 5 * time.Millisecond   // pause after the first request; doubled after each further request
 	maxProbeInterval = 100 * time.Millisecond // longest pause between two requests
-	probeTimeout     = 2 * time.Second        // timeout of one request
+	probeTimeout     = 2 * time.Second        // timeout of one request to the service
 )
 
 // awaitTime is the timeout of [ExecWhenReady].

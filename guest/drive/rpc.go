@@ -40,7 +40,7 @@ func (e *rpcError) Error() string {
 type rpcMessage struct {
 	Version string          `json:"jsonrpc"`          // version of JSON-RPC: 2.0
 	ID      json.RawMessage `json:"id,omitempty"`     // id of the request; not set in a notification
-	Method  string          `json:"method,omitempty"` // of a request or notification: what is called
+	Method  string          `json:"method,omitempty"` // of a request or notification: name of the method that is called
 	Params  json.RawMessage `json:"params,omitempty"` // of a request or notification: its parameters
 	Result  json.RawMessage `json:"result,omitempty"` // of an answer: the result
 	Error   *rpcError       `json:"error,omitempty"`  // of an answer: the error

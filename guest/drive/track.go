@@ -17,22 +17,22 @@ import (
 
 // Limits on the scan of a directory whose changes are tracked.
 const (
-	maxEntries  = 20000            // number of files and links
-	maxModules  = 2000             // number of files and links below each node_modules directory
-	maxText     = 256 << 10        // size of a file that is compared line by line, in bytes
-	maxTexts    = 32 << 20         // size of all files together that are compared line by line, in bytes
-	maxHashed   = 256 << 20        // size of all read files together, in bytes; other files are compared by size and time
-	scanTimeout = 10 * time.Second // duration of one scan of the directory
+	maxEntries  = 20000            // maximum number of files and links
+	maxModules  = 2000             // maximum number of files and links below each node_modules directory
+	maxText     = 256 << 10        // maximum size of a file that is compared line by line, in bytes
+	maxTexts    = 32 << 20         // maximum size of all files together that are compared line by line, in bytes
+	maxHashed   = 256 << 20        // maximum size of all read files together, in bytes; other files are compared by size and time
+	scanTimeout = 10 * time.Second // maximum duration of one scan of the directory
 	clockTick   = time.Second      // upper bound on the resolution of ctime: within it a file may change without a new ctime
 )
 
 // entry describes a file, a link or another object in a directory, but not a directory.
 type entry struct {
 	mode   fs.FileMode       // file type and permissions
-	size   int64             // size in bytes
-	time   time.Time         // mtime
-	change time.Time         // ctime
-	inode  uint64            // inode number
+	size   int64             // size of the file in bytes
+	time   time.Time         // time of the last change of the content (mtime)
+	change time.Time         // time of the last change of content or attributes (ctime)
+	inode  uint64            // inode number of the file
 	hashed bool              // the field sum is set
 	sum    [sha256.Size]byte // hash of the content, or of a link's target
 	text   string            // content, if it is text within the size limits
@@ -49,7 +49,7 @@ type manifest struct {
 
 // tracker compares a directory with its state at the beginning of a task.
 type tracker struct {
-	root   string    // path of the directory
+	root   string    // path of the tracked directory
 	before *manifest // content of the directory at the beginning of the task
 }
 

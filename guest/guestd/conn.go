@@ -23,7 +23,7 @@ type conn struct {
 	frames chan frame      // frames that the process has sent; closed when reading has ended
 	out    chan []byte     // buffers with frames to send to the process; they are returned through free
 	free   chan []byte     // buffers that are free for use with out
-	stop   chan struct{}   // closed by close
+	stop   chan struct{}   // closed by the method close
 	broken chan struct{}   // closed when writing has failed
 	stderr excerpt.Head    // beginning of the process's standard error, for messages
 

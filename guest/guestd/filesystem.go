@@ -20,7 +20,7 @@ import (
 //
 // The kernel resolves paths (RESOLVE_IN_ROOT) in one system call, so that concurrent changes cannot cause an escape.
 type filesystem struct {
-	root *os.File // the directory
+	root *os.File // the directory that is used as "/"
 }
 
 const maxLinks = 40 // maximum number of symlinks that are followed for one path, as in the kernel
@@ -57,7 +57,7 @@ func (s *filesystem) open(name string, flags int, mode uint32) (*os.File, error)
 // A dirEntry is an open directory with the name of an entry in it, which need not exist; the name "." means the directory itself.
 type dirEntry struct {
 	dir  *os.File // the directory, opened with O_PATH
-	name string   // name of the entry
+	name string   // name of the entry in the directory
 	path string   // path of the entry, for error messages
 }
 

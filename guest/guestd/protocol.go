@@ -144,7 +144,7 @@ type request struct {
 // A result is the outcome of an operation.
 type result struct {
 	Kind    caisson.Kind `json:"kind,omitempty"`    // kind of the error; "" for success
-	Message string       `json:"message,omitempty"` // message of the error
+	Message string       `json:"message,omitempty"` // error message
 	Entry   *entry       `json:"entry,omitempty"`   // information about the file, if the operation returns it
 }
 
@@ -153,7 +153,7 @@ type entry struct {
 	Name   []byte `json:"name,omitempty"` // set only in listings of a directory
 	Type   string `json:"type"`           // type of the file, as in [caisson.FileInfo]
 	Size   int64  `json:"size"`
-	Mode   uint32 `json:"mode"` // permissions
+	Mode   uint32 `json:"mode"` // permissions of the file
 	UID    uint32 `json:"uid"`
 	GID    uint32 `json:"gid"`
 	Sec    int64  `json:"sec"`              // modification time in seconds since 1970; Nsec has the nanoseconds

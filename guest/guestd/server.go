@@ -27,8 +27,8 @@ const rootName = "rootfs"
 // A server executes the requests of a [Client] in the sandbox, one at a time.
 type server struct {
 	fs  *filesystem   // root directory of the sandbox
-	in  *bufio.Reader // stream from the client
-	out *bufio.Writer // stream to the client
+	in  *bufio.Reader // stream of frames from the client
+	out *bufio.Writer // stream of frames to the client
 }
 
 // serveFiles implements "guestd files": it executes requests from standard input until the end of file.
@@ -371,7 +371,7 @@ func (s *server) finish(c *contentReader, e *entry, err error) error {
 
 // contentReader reads the content that the client uploads: the payload of data frames, until the end frame.
 type contentReader struct {
-	r    io.Reader // stream from the client
+	r    io.Reader // stream of frames from the client
 	rest []byte    // content of the last data frame that was not read yet
 	err  error     // io.EOF after the content, errAborted, or an error of the stream
 }

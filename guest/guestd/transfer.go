@@ -163,7 +163,7 @@ func (c *Client) ReadTree(ctx context.Context, name string) (io.ReadCloser, erro
 // treeReader is the stream that ReadTree returns. Closing it also ends the call in the sandbox.
 type treeReader struct {
 	*io.PipeReader
-	in *reader // stream from the sandbox
+	in *reader // stream of the archive from the sandbox
 }
 
 // Close implements [io.Closer].

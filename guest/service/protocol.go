@@ -23,18 +23,18 @@ const MaxServices = 32
 // gone. It closes the connection after the last answer.
 const (
 	maxRequest = 8 << 20   // size of a request, in bytes; fits an environment of 1 MiB with each byte escaped, and the services
-	maxAnswer  = 128 << 10 // size of an answer, in bytes
-	chunkSize  = 32 << 10  // size of the output in one answer, in bytes
-	maxMessage = 300       // length of the message of a condition or an error, in bytes
+	maxAnswer  = 128 << 10 // maximum size of an answer, in bytes
+	chunkSize  = 32 << 10  // maximum size of the output in one answer, in bytes
+	maxMessage = 300       // maximum length of the message of a condition or an error, in bytes
 )
 
 // The operations of a request to the supervisor.
 const (
 	opApply   = "apply"   // replace the set of services; uses Revision, Env and Services
-	opList    = "list"    // return the Conditions
-	opWatch   = "watch"   // return the Conditions, at once and after each change, until the connection ends
-	opRestart = "restart" // restart the service ID
-	opLogs    = "logs"    // return the Output of the service ID; Follow: also output that it writes later
+	opList    = "list"    // return the conditions of all services
+	opWatch   = "watch"   // return the conditions of all services, at once and after each change, until the connection ends
+	opRestart = "restart" // restart the service whose id is ID
+	opLogs    = "logs"    // return the output of the service whose id is ID; Follow: also output that it writes later
 )
 
 // A request requests one operation of the supervisor. Op determines which other fields are used.
@@ -50,7 +50,7 @@ type request struct {
 // An answer is one message of the supervisor.
 type answer struct {
 	Kind       caisson.Kind `json:"kind,omitempty"`       // kind of the error; "" for success
-	Message    string       `json:"message,omitempty"`    // message of the error
+	Message    string       `json:"message,omitempty"`    // error message
 	Conditions []Condition  `json:"conditions,omitempty"` // for opList and opWatch: the conditions of all services
 	Output     []byte       `json:"output,omitempty"`     // for opLogs: the next part of the output
 }

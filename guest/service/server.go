@@ -54,7 +54,7 @@ func Serve(ln net.Listener, s *Supervisor) {
 // A server answers the request on one connection.
 type server struct {
 	supervisor *Supervisor        // executes the request
-	conn       net.Conn           // the connection
+	conn       net.Conn           // the connection with the client
 	cancel     context.CancelFunc // ends the request when the client is gone
 }
 

@@ -46,7 +46,7 @@ type Supervisor struct {
 	units    map[string]*unit // the set of services, by id; guarded by mu
 	changed  chan struct{}    // closed at the next change of a condition or of the set; guarded by mu
 	closed   bool             // Close was called; guarded by mu
-	running  sync.WaitGroup   // goroutines of units
+	running  sync.WaitGroup   // the goroutines that run the units
 }
 
 // New returns a supervisor without services.

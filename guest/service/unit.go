@@ -23,7 +23,7 @@ const (
 // A unit runs one service of a supervisor and tracks its condition.
 type unit struct {
 	supervisor *Supervisor              // supervisor that the unit belongs to
-	service    caisson.Service          // the service
+	service    caisson.Service          // the service that the unit runs
 	log        *ring                    // the end of the service's output
 	condition  caisson.ServiceCondition // condition of the service; guarded by supervisor.mu
 

@@ -16,9 +16,9 @@ import (
 
 // Limits on the fields of the lines "changes" and "end".
 const (
-	MaxChanges = 1000    // number of changed files
-	MaxMessage = 4 << 10 // length of an error's message, in bytes
-	maxPath    = 4 << 10 // length of a changed file's path, in bytes
+	MaxChanges = 1000    // maximum number of changed files
+	MaxMessage = 4 << 10 // maximum length of an error's message, in bytes
+	maxPath    = 4 << 10 // maximum length of a changed file's path, in bytes
 )
 
 // encodedLine is a Line with the fields that it has as JSON: without those fields of RunEvent that the engine sets.

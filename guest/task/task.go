@@ -90,16 +90,16 @@ type Line struct {
 
 // MaxTask is the maximum length of an encoded Task, and MaxLine the maximum length of an encoded Line, in bytes.
 const (
-	MaxTask = 16 << 20 // length of a Task
-	MaxLine = 2 << 20  // length of a Line
+	MaxTask = 16 << 20 // maximum length of an encoded Task
+	MaxLine = 2 << 20  // maximum length of an encoded Line
 )
 
 // Limits on the sizes of fields of a [Line], in bytes.
 const (
-	MaxArgs   = 8 << 10   // of the arguments of a tool call
-	MaxResult = 32 << 10  // of the result of a tool call
-	MaxDelta  = 64 << 10  // of the text in a text_delta; longer text is split into several lines
-	MaxData   = 32 << 10  // of the data in a log line
-	MaxPatch  = 512 << 10 // of the patch in the changes line
-	MaxLabel  = 200       // of a label or another short text
+	MaxArgs   = 8 << 10   // maximum size of the arguments of a tool call
+	MaxResult = 32 << 10  // maximum size of the result of a tool call
+	MaxDelta  = 64 << 10  // maximum size of the text in a text_delta; longer text is split into several lines
+	MaxData   = 32 << 10  // maximum size of the data in a log line
+	MaxPatch  = 512 << 10 // maximum size of the patch in the changes line
+	MaxLabel  = 200       // maximum size of a label or another short text
 )

@@ -139,8 +139,8 @@ const maxSignal = 64
 
 // Limits on the beginning of a terminal's command that [Server.Info] returns.
 const (
-	maxArgs = 16  // number of arguments
-	maxArg  = 200 // length of an argument, in bytes
+	maxArgs = 16  // maximum number of arguments
+	maxArg  = 200 // maximum length of an argument, in bytes
 )
 
 // appendInfo appends an info frame with t to b.

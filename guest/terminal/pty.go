@@ -23,8 +23,8 @@ const maxRest = 1 << 20
 
 // A ptyProgram is a [Program] that runs as a process at a pseudoterminal.
 type ptyProgram struct {
-	cmd    *exec.Cmd     // the process
-	fd     int           // file descriptor of master
+	cmd    *exec.Cmd     // the process of the program
+	fd     int           // file descriptor of the field master
 	master *os.File      // the end of the pseudoterminal that this process uses
 	slave  *os.File      // the program's end, kept open so that the terminal does not hang up if the program closes it
 	ended  chan struct{} // closed when the program has ended

@@ -28,7 +28,7 @@ const (
 	queryEsc                      // after ESC, which begins a terminal sequence
 	queryInter                    // after ESC and intermediate bytes
 	queryCSI                      // in a control sequence, which begins with ESC [
-	queryString                   // in a string, such as OSC
+	queryString                   // in a string, such as OSC, which begins with ESC ]
 	queryEnd                      // after ESC in a string, which may end it
 )
 

@@ -22,8 +22,8 @@ const ringSize = 256 << 10
 const (
 	helloTimeout = 10 * time.Second // timeout for the first frame on a connection, and for the answer to it
 	flushTimeout = 10 * time.Second // time in which a viewer must read the rest of the output after the program's end
-	lingerSteps  = 60               // maximum number of steps for which a terminal is kept after its program's end
-	lingerStep   = 10 * time.Second // duration of each of the lingerSteps
+	lingerSteps  = 60               // a terminal is kept for at most this many times lingerStep after its program's end
+	lingerStep   = 10 * time.Second // unit of the time for which a terminal is kept; see linger
 	maxPending   = 64 << 10         // number of bytes of input for the program at which further input must wait
 )
 

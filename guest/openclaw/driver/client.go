@@ -33,7 +33,7 @@ const (
 type frame struct {
 	Type    string          `json:"type"`              // req (a request), res (an answer) or event
 	ID      string          `json:"id,omitempty"`      // id of a request; an answer has the id of its request
-	Method  string          `json:"method,omitempty"`  // of a request: what is called
+	Method  string          `json:"method,omitempty"`  // of a request: name of the method that is called
 	Params  any             `json:"params,omitempty"`  // of a request: its parameters
 	OK      bool            `json:"ok,omitempty"`      // of an answer: the request has succeeded
 	Event   string          `json:"event,omitempty"`   // name of the event
@@ -46,7 +46,7 @@ type callError struct {
 	Code       string          `json:"code"` // OpenClaw's keyword for the error
 	Message    string          `json:"message"`
 	Details    json.RawMessage `json:"details,omitempty"`      // further information about the error
-	Retryable  bool            `json:"retryable,omitempty"`    // the request may succeed later
+	Retryable  bool            `json:"retryable,omitempty"`    // the same request may succeed later
 	RetryAfter int64           `json:"retryAfterMs,omitempty"` // delay before a retry, in milliseconds
 }
 
@@ -112,7 +112,7 @@ func dialOnce(ctx context.Context, t *task.Task) (*client, error) {
 type connectParams struct {
 	MinProtocol int               `json:"minProtocol"`    // lowest version of the protocol that the client speaks
 	MaxProtocol int               `json:"maxProtocol"`    // highest version of the protocol that the client speaks
-	Client      map[string]string `json:"client"`         // name, version and kind of the client
+	Client      map[string]string `json:"client"`         // name, version and kind of this client
 	Role        string            `json:"role"`           // role of the client: operator
 	Scopes      []string          `json:"scopes"`         // rights of the client
 	Caps        []string          `json:"caps"`           // capabilities of the client

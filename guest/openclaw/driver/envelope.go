@@ -33,7 +33,7 @@ type outcome struct {
 
 // payload is one message of an answer.
 type payload struct {
-	Text    string `json:"text"`    // text of the message
+	Text    string `json:"text"`    // text of the message in the answer
 	IsError bool   `json:"isError"` // Text is about a failure, and not from the model
 }
 

@@ -18,8 +18,8 @@ const abortTime = 5 * time.Second
 
 // agentParams has the parameters of OpenClaw's method "agent", which sends a prompt.
 type agentParams struct {
-	Message   string `json:"message"`            // the prompt
-	AgentID   string `json:"agentId"`            // id of the OpenClaw agent
+	Message   string `json:"message"`            // the prompt and, if needed, the earlier messages
+	AgentID   string `json:"agentId"`            // id of the agent in OpenClaw that gets the prompt
 	Key       string `json:"sessionKey"`         // key of the conversation
 	ID        string `json:"idempotencyKey"`     // is also the id of the run in OpenClaw
 	Model     string `json:"model,omitempty"`    // OpenClaw's name of the model; "" for the configured one

@@ -18,10 +18,10 @@ import (
 
 // Limits on the archive of an npm package.
 const (
-	maxArchive  = 256 << 20 // compressed size, in bytes
-	maxUnpacked = 1 << 30   // uncompressed size, in bytes
-	maxEntries  = 50_000    // number of files and directories
-	maxName     = 1000      // length of a path, in bytes
+	maxArchive  = 256 << 20 // maximum compressed size, in bytes
+	maxUnpacked = 1 << 30   // maximum uncompressed size, in bytes
+	maxEntries  = 50_000    // maximum number of files and directories
+	maxName     = 1000      // maximum length of a path, in bytes
 )
 
 // answerTimeout is the timeout for the headers of the registry's response.
