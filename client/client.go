@@ -72,7 +72,8 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// requester sends requests to a daemon and decodes the responses. All parts of a [Client] share one. Its fields do not change.
+// requester sends requests to a daemon and decodes responses. All parts of a [Client] share one requester. Its fields do not
+// change.
 type requester struct {
 	http    *http.Client                // client that sends the requests
 	base    *url.URL                    // scheme and host of the daemon; for a unix socket the host is a placeholder
@@ -138,7 +139,7 @@ type request struct {
 	method      string      // HTTP method, such as GET
 	path        []string    // segments of the path below the API's prefix, not escaped
 	query       url.Values  // query parameters
-	header      http.Header // headers that are added to the request's own
+	header      http.Header // additional headers; nil for none
 	jsonBody    any         // value that is encoded as JSON and sent as the body; nil for none
 	body        io.Reader   // reader of the body, which is sent unchanged; nil for none
 	contentType string      // content type of the field body

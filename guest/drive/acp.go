@@ -25,7 +25,7 @@ type acpClient struct {
 	t       *task.Task          // the turn that the client does
 	rpc     *rpc                // connection to the agent's program
 	state   *turnState          // what the agent has reported about the turn
-	session string              // id that the agent gave the conversation; set before started
+	session string              // id that the agent gave the conversation; set before started is set
 	started atomic.Bool         // the prompt was sent, or is being sent; earlier updates repeat previous turns and are ignored
 	calls   map[string]*acpCall // tool calls of the turn, by id
 	message string              // id of the message whose parts are arriving

@@ -94,7 +94,7 @@ func parseID(s string) (int, bool) {
 func scanFields(etc fs.FS, name string, fields int, each func([]string) bool) error {
 	f, err := etc.Open(name)
 	if err != nil {
-		return nil // the image has no such file, as one without users; numeric ids still work
+		return nil // the image has no such file, as if it had no users; numeric ids still work
 	}
 	defer f.Close()
 	r := bufio.NewReaderSize(f, 64<<10)

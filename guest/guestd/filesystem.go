@@ -286,7 +286,7 @@ func (d *pendingFile) commit() (*entry, error) {
 	return d.stat()
 }
 
-// move gives the file or directory from the path to. Returns EEXIST or ENOTEMPTY if to exists.
+// move renames the file or directory at the path from to the path to. Returns EEXIST or ENOTEMPTY if to exists.
 func (s *filesystem) move(from, to string) error {
 	src, err := s.locate(from)
 	if err != nil {

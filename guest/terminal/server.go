@@ -49,7 +49,7 @@ type Program interface {
 // A Server serves the viewers of one terminal.
 type Server struct {
 	program Program       // the program of the terminal
-	step    time.Duration // duration of a step of linger; lingerStep, except in tests
+	step    time.Duration // unit of the time for which the terminal is kept; lingerStep, except in tests
 	keep    bool          // the terminal is kept after the program's end, until Kill is called
 
 	mayEnd chan struct{} // closed when the terminal need not be kept any more after the program's end
