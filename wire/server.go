@@ -53,7 +53,7 @@ type server struct {
 	dialer   flow.Dialer
 	bufs     *sync.Pool // read buffers of the TAPs: *[maxFrame]byte
 
-	roots        *x509.CertPool
+	roots        *x509.CertPool                // certificates that are trusted for providers: of the system and the settings
 	rootsLoaded  bool                          // roots include those of the settings; used by serve only
 	dialSettings atomic.Pointer[flow.Settings] // settings of dialer; replaced by applySettings
 

@@ -16,7 +16,7 @@ import (
 // budgetSetting is a setting that limits the cost of model calls: an amount of US dollars, or "none" for no limit.
 type budgetSetting struct {
 	usd  caisson.USD // the limit, unless none is set
-	none bool        // there is no limit
+	none bool        // the cost is not limited
 }
 
 // noBudget is the text of a budgetSetting without limit.

@@ -40,8 +40,8 @@ type remoteRun struct {
 	registeredAt time.Time           // time at which the gateway confirmed desired; zero if desired is not confirmed
 }
 
-// NewRemoteRuns returns a RemoteRuns without registrations. api returns the API of the gateway for each request. budget is the
-// default budget of a sandbox.
+// NewRemoteRuns returns a RemoteRuns that has registered no sandbox yet. Before each request to the remote gateway it calls api,
+// which returns a client of that gateway. budget is the default budget of a sandbox.
 func NewRemoteRuns(
 	api func(ctx context.Context) (caisson.GatewayRuns, error), budget caisson.Limits, log *slog.Logger,
 ) *RemoteRuns {

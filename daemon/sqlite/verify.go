@@ -56,8 +56,8 @@ func (w *chainWalk) skip() (problem string) {
 	return w.pass(g.last, g.hash)
 }
 
-// compareWithHead checks the remaining gaps, and compares the position of the walk with h, the stored head. It returns a
-// description of the first problem, or "".
+// compareWithHead checks the trimmed ranges of events that the walk has not passed, and compares its position with h, the stored
+// head. It returns a description of the first problem, or "".
 func (w *chainWalk) compareWithHead(h head) (problem string) {
 	for len(w.gaps) > 0 {
 		if problem := w.skip(); problem != "" {

@@ -207,8 +207,8 @@ func (s *syncRun) reportHeld(ctx context.Context, r *review) error {
 	return nil
 }
 
-// countFiles returns how many files for which [baseline.IsOwnFile] is true the steps create (made) and delete (gone), and the
-// result of lostFiles (removed).
+// countFiles returns how many of the directory's own files (see [baseline.IsOwnFile]) the steps create (made) and delete (gone),
+// and how many they delete without creating the same content elsewhere (removed).
 func countFiles(steps []gate.Step) (made, gone, removed int64) {
 	for _, step := range steps {
 		was, is := isFile(step.Before), isFile(step.After)

@@ -42,7 +42,7 @@ type output struct {
 	closed       bool                  // close was called; nothing is written any more
 }
 
-// logStream is the state of one log.
+// logStream is the state of the agent's standard output or standard error, which is passed on as a log.
 type logStream struct {
 	pending []byte      // data that has not been written yet
 	timer   *time.Timer // writes pending; nil if no write is scheduled

@@ -56,8 +56,8 @@ type Proc struct {
 
 	// The following fields are guarded by sandbox.mu.
 
-	ppid        int // PID of the parent
-	origin      origin
+	ppid        int                                    // PID of the parent
+	origin      origin                                 // how the process was started
 	termination *caisson.ExitStatus                    // the status if the process was terminated, set before it exits
 	caught      map[syscall.Signal]chan syscall.Signal // channels that Catch has returned, by signal
 	memory      int64                                  // allocated bytes, see Alloc

@@ -27,8 +27,8 @@ type sandbox struct {
 	spec       caisson.RuntimeSpec                    // its *os.Files belong to the caller and are not used after Create
 	programs   map[string]func(args []string) Program // Config.Programs
 	tree       *tree
-	out        output      // the command's standard output, shared with each process
-	errOut     output      // the command's standard error, shared with each process
+	out        output      // the command's standard output; its child processes write to it, too
+	errOut     output      // the command's standard error; its child processes write to it, too
 	barrier    stepBarrier // closed while the sandbox is frozen or captured
 	started    time.Time
 	done       chan struct{}  // closed when the sandbox is no longer running

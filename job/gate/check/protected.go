@@ -147,7 +147,7 @@ func (c *checker) checkContentRules(i int, text string) {
 }
 
 // compareVersions compares new with each of the old texts by contentRule.compare. ok reports whether new and one of the old texts
-// differ only in parts that are not executed; it is false if new cannot be compared. part is as in contentRule.compare.
+// differ only in parts that are not executed; it is false if new cannot be compared. part names one that differs.
 func (j *contentRule) compareVersions(old []string, new string) (part string, ok bool) {
 	defer func() {
 		if recover() != nil {

@@ -124,8 +124,8 @@ func (o *Objects) find(root, name string) (treeEntry, error) {
 // commitTree implements [check.Tree] for the tree of a commit.
 type commitTree struct {
 	objects *Objects // reads the trees
-	root    string   // tree of the commit, which contains its changes already
-	parents []string // trees of the parents
+	root    string   // id of the tree of the commit
+	parents []string // ids of the trees of its parents
 }
 
 // Lookup implements [check.Tree].

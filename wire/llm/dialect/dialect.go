@@ -32,7 +32,7 @@ type Dialect interface {
 	Parse(e Endpoint, body []byte, allow Allow) (Request, error)
 	// Header returns the headers of the request to the provider: the key, and those of the guest that may be forwarded.
 	Header(guest http.Header, key caisson.Secret, allow Allow) http.Header
-	// Meter returns a meter for an answer.
+	// Meter returns the Meter that reads one answer of the model and determines its usage.
 	Meter(e Endpoint, stream bool) Meter
 	// FinalStatus returns the status of errors that no known client of the API retries.
 	FinalStatus() int

@@ -143,8 +143,8 @@ func optional(r rule) rule {
 	}
 }
 
-// unbounded returns a rule that drops null, and applies r to other values, whose size does not bound the input tokens that they
-// stand for.
+// unbounded returns a rule that drops null. For other values it applies r, and marks the request as one whose input tokens cannot
+// be bounded by the size of its body.
 func unbounded(r rule) rule {
 	return optional(func(p *parser, v value) error {
 		p.request.bounded = false

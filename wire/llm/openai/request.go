@@ -9,7 +9,7 @@ import (
 	"github.com/caisson-dev/caisson/wire/llm/internal/strictjson"
 )
 
-// Tokens of a body in addition to its bytes, all far above observed values; and the least output limits, in tokens.
+// Tokens that the estimate of a request's input adds to the bytes of its body, and the least limits of its output, in tokens.
 const (
 	imageTokens        = 50_000 // the most expensive image of any model so far costs 48,169 (gpt-4o-mini, high detail)
 	callOverhead       = 512    // tokens of the text that providers add to a conversation
