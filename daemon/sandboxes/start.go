@@ -29,7 +29,7 @@ type processes struct {
 	randomness caisson.RandomnessReporter // finds programs with shared random state; nil: they are not known
 	specs      *specs                     // builds specs for the runtime
 	network    network                    // configures wires and creates budgets
-	writers    *writers                   // records which processes changed files
+	writers    *writers                   // stores which process changed each file of a workspace
 	clients    *fileClients               // clients that access files in sandboxes
 
 	leftovers *idSet       // sandboxes that could not be stopped, or whose resources could not be freed

@@ -27,7 +27,7 @@ type ledger struct {
 	advance       *sql.Stmt    // Sets the offset of a journal.
 	closeJournal  *sql.Stmt    // Closes a journal.
 	call          *sql.Stmt    // Inserts a call unless it exists.
-	receipt       *sql.Stmt    // Inserts the charge for a call, by its source and reference.
+	receipt       *sql.Stmt    // Inserts a receipt, the charge for a call, with its source and reference.
 	lineage       *sql.Stmt    // Inserts an ancestor of a run.
 	sum           *sql.Stmt    // Adds the values of calls to a row of the table usage.
 	position      pagePosition // Finds the start of a page of Calls.

@@ -223,7 +223,7 @@ type counter struct {
 	accounts map[string]tally // by account; guarded by mu
 }
 
-// A tally contains the numbers of connections and streams of an account.
+// A tally contains the numbers of open SSH connections of an account, and of the processes and forwarded connections in them.
 type tally struct{ connections, streams int }
 
 // addConnection counts a connection. Returns Exhausted if the account, or all accounts together, have the maximum number.

@@ -205,7 +205,8 @@ func (e *datagramRelay) relayIn() {
 	}
 }
 
-// serveQuery passes one datagram to a service and sends its answer. It drops the datagram if too many queries are in progress.
+// serveQuery passes a datagram to the handler of its port at the wire's gateway, such as the resolver, and sends the answer. It
+// drops the datagram if too many queries are in progress.
 func (f *Forwarder) serveQuery(id stack.TransportEndpointID, pkt *stack.PacketBuffer) {
 	select {
 	case f.queries <- struct{}{}:

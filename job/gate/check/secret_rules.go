@@ -266,7 +266,7 @@ func containAll(texts, keywords []string) bool {
 	return true
 }
 
-// maxLiterals is the maximum number of texts that literals collects for an expression.
+// maxLiterals is the maximum number of literal texts that are collected from the regular expression of a secret rule.
 const maxLiterals = 64
 
 // literals returns in exact all texts that re matches, in lower case, or nil if there are more than maxLiterals or they are

@@ -264,7 +264,7 @@ func unpackEntry(u *fsat.Unpacker) (Entry, bool) {
 	return e, true
 }
 
-// OpenMerged opens the directory for merged files in the directory of a frozen copy, and creates it if it does not exist.
+// OpenMerged opens the directory in a frozen copy for the results of three-way merges, and creates it if it does not exist.
 func OpenMerged(frozen *os.File) (*os.File, error) {
 	if err := unix.Mkdirat(int(frozen.Fd()), MergedDir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, os.NewSyscallError("mkdir", err)
