@@ -29,7 +29,7 @@ const (
 	RunTimeout    = "timeout"
 	RunAborted    = "aborted" // the run was cancelled
 	RunRateLimit  = "rate_limit"
-	RunNoCredits  = "insufficient_credits"
+	RunNoCredits  = "insufficient_credits" // a budget that pays for the run is used up
 	RunAgentError = "agent_error"
 	RunProvider   = "provider" // a model provider refused its credential, failed, or could not be reached
 	RunInternal   = "internal"

@@ -43,7 +43,7 @@ func (e chatErrors) Unwrap() error {
 }
 
 // chatParser collects the errors that are found while a chat request is parsed, at most 20 of them.
-type chatParser struct{ errs chatErrors }
+type chatParser struct{ errs chatErrors } // the errors so far
 
 // addError adds an error in the field at path, "" for the whole body.
 func (c *chatParser) addError(path, format string, args ...any) {

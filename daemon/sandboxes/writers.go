@@ -91,7 +91,7 @@ func readWriters(dir string) (*caisson.Writers, error) {
 	return &w, nil
 }
 
-// writeWriters writes the writersFile in dir.
+// writeWriters stores in dir, the directory of a sandbox, which process was the last to change each file of its workspace.
 func writeWriters(dir string, w *caisson.Writers) error {
 	return writeFile(filepath.Join(dir, writersFile), func(f *os.File) error { return json.NewEncoder(f).Encode(w) })
 }

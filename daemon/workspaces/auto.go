@@ -128,7 +128,8 @@ func (c *Core) clean(ctx context.Context, at time.Time) {
 	}
 }
 
-// cleanOne removes a workspace that has been kept long enough, or else its old reviews and the copy that its removed sandbox saw.
+// cleanOne removes a workspace that was kept for its retention time, or else its old reviews and, if its sandbox was removed, the
+// copy of its directory that the sandbox worked on.
 func (c *Core) cleanOne(ctx context.Context, w *caisson.Workspace, at time.Time) error {
 	keep, last := time.Duration(c.cfg.Settings.Keep), w.EndedAt
 	if w.State == caisson.WorkspaceSettled {

@@ -18,7 +18,7 @@ type parser struct {
 	request     request
 	allow       dialect.Allow // grants that apply to the request
 	out         []byte        // the forwarded parts so far
-	extraTokens int64         // tokens in addition to the bytes of out; negative for bytes that are not text
+	extraTokens int64         // tokens that the input can have besides one for each byte of out; less than 0 if out has bytes that are not text
 	hasInput    bool          // the body has input for the model
 	hasType     bool          // the current object has a type or role
 }

@@ -38,7 +38,7 @@ type request struct {
 	outputLimit int64  // the lowest of the guest's output limits, in tokens; 0 if there is none
 	obfuscation []byte // stream_options.include_obfuscation, if set
 	hasStore    bool   // chat: the client has set store
-	store       bool   // responses: keep the response at the provider; requires server-state
+	store       bool   // responses: the provider keeps the response; requires the grant "server-state"
 	cacheKey    string // prompt_cache_key
 }
 
