@@ -131,7 +131,7 @@ type answer struct {
 	*call
 	ctx           context.Context
 	resp          *http.Response
-	idle          *time.Timer // cancels the call with errIdle; reset by each read
+	idle          *time.Timer // cancels the call if the provider is silent for too long; reset by each read
 	stream        bool        // the answer is a stream of events
 	buf           []byte      // buffer for pieces of the answer, from the pool chunkBuffers
 	meter         dialect.Meter
@@ -262,7 +262,7 @@ func (a *answer) write(p []byte) {
 	}
 }
 
-// end finishes the answer when nothing more can be read.
+// end finishes the answer after the read that failed with err, or returned io.EOF because the answer ended.
 func (a *answer) end(err error) error {
 	if err != io.EOF && !a.settled {
 		return a.abortAnswer(err)
@@ -322,8 +322,8 @@ func (a *answer) settleComplete() error {
 	return err
 }
 
-// currentOutcome returns the outcome of the call if its answer ends at this point, with the error code word, "" if the answer is
-// complete. It uses the provider's usage if that is final.
+// currentOutcome returns the outcome of the call if its answer ends at this point. word is the error code for the row, "" if the
+// answer is complete. The outcome has the usage that the provider has reported if that is final, otherwise an estimate.
 func (a *answer) currentOutcome(word string) outcome {
 	said, complete := a.meter.Usage()
 	switch {

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	largeBody = 1 << 20 // bytes of a body; larger bodies count against maxParses
+	largeBody = 1 << 20 // bytes; at most maxParses larger bodies are parsed at once
 	maxParses = 2       // concurrent parses of large bodies
 )
 
@@ -42,13 +42,13 @@ type call struct {
 
 	row           caisson.Call        // the row of the call in the ledger
 	reserved      caisson.Reservation // amount reserved in the budgets that the call is charged to
-	settled       bool                // settle was called
+	settled       bool                // the row was written to the ledger, or writing it has failed
 	answerStarted bool                // the guest has received a part of an answer
 	lastSendErr   error               // why sending the request failed last; nil if it did not fail
 	record        *recording          // records the prompt and the answer; nil: they are not recorded
 }
 
-// serve handles one request. The caller writes the error, if any, to the guest.
+// serve handles one request. It does not write the error that it returns to the guest.
 func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, guest caisson.Guest, api *API, e dialect.Endpoint) error {
 	if err := checkRequest(r); err != nil {
 		return err
@@ -290,7 +290,7 @@ type outcome struct {
 }
 
 // maxCostOutcome returns the outcome with the maximum cost of the call, for a call whose cost is unknown. word is the error code
-// for the row, status its status.
+// for the row, status the HTTP status for it.
 func (c *call) maxCostOutcome(word string, status int) outcome {
 	if c.endpoint.Free {
 		return outcome{errorCode: word, status: status}
@@ -321,7 +321,7 @@ func (c *call) brokenOffOutcome(word string, status int, said caisson.TokenCount
 }
 
 // estimate returns an outcome with the usage said, which the provider has reported, completed by estimates: input is the number
-// of input tokens if said has none, and output the least number of output tokens, unless fewer were granted.
+// of input tokens if said has none; output is the number of output tokens, unless said has more or fewer were reserved.
 func (c *call) estimate(word string, status int, said caisson.TokenCount, input, output int64) outcome {
 	o := outcome{errorCode: word, status: status, tokens: said, estimated: true}
 	fresh := said.Input == 0 && said.CacheRead == 0 && said.CacheWrite == 0

@@ -39,7 +39,7 @@ func appendQuoted(b []byte, before, s string) []byte {
 	return b
 }
 
-// escapeHeader returns the JSON text b in a form that is valid in a header: characters that are not are replaced by JSON escapes.
+// escapeHeader returns the JSON text b as a valid header: characters other than printable ASCII are replaced by JSON escapes.
 func escapeHeader(b []byte) string {
 	plain := true
 	for _, c := range b {

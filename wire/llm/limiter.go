@@ -25,7 +25,7 @@ const (
 type limiters struct {
 	mu    sync.Mutex
 	all   map[string]*limiter // by sandbox, or by account and run for guests on other machines; guarded by mu
-	swept time.Time           // when sweep was last called; guarded by mu
+	swept time.Time           // when unused limiters were last deleted; guarded by mu
 }
 
 // A limiter limits the calls of one sandbox.
@@ -169,7 +169,7 @@ func (b *tokenBucket) refund(n, perMinute int64) {
 	}
 }
 
-// Buffers of request bodies and of answers.
+// Pools of the buffers for request bodies, and for pieces of answers.
 var (
 	bodyBuffers  = sync.Pool{New: func() any { b := make([]byte, 0, initialBody); return &b }}
 	chunkBuffers = sync.Pool{New: func() any { b := make([]byte, 32<<10); return &b }}
@@ -268,7 +268,7 @@ func tooLarge() error {
 	return refuse(http.StatusRequestEntityTooLarge, "too_large", "the body has more than %d MiB; send less", maxBody>>20)
 }
 
-// free returns the buffer and its bytes to the limits. The body must not be used afterwards.
+// free returns the buffer to its pool, and takes its bytes off the limits. The body must not be used afterwards.
 func (b *body) free() {
 	b.limiter.reserveBytes(-b.held)
 	b.g.bodyMemory.reserve(b.account, -b.held)

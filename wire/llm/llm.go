@@ -1,7 +1,7 @@
 // Package llm is the model gateway: the endpoint for model calls of sandboxes, and the only code that uses the keys of providers.
 // It supports APIs through dialects only.
 //
-// The gateway reads a request as a whole and forwards only the fields that its dialect supports. The model is one of the grant's.
+// The gateway reads a request as a whole and forwards only the fields that its dialect supports. The model is a granted one.
 // The maximum cost of the call is reserved before it is forwarded, with the answer limited to what the budgets afford. The actual
 // cost is in the ledger before the guest has the end of the answer: until the ledger is written, the gateway holds back a short
 // answer as a whole, the last byte of a long one, and the data of a stream that arrived together with its final event.
@@ -14,12 +14,12 @@
 //
 //   - The connection broke before there was a status, or an answer broke off: the input is what the provider reported at the
 //     beginning, otherwise an estimate from the request's text (a token per 3 bytes, 1600 per image). The output of a stream is
-//     the number of its bytes, plus 500 tokens per second, because models reason without showing it, but at most what was
-//     granted. The output of other answers is all that was granted, because providers complete them. Budgets count the maximum
-//     input and all the output that was granted, so that they hold for any text.
+//     the number of its bytes, plus 500 tokens per second of the call, because models reason without showing it, but at most what
+//     was reserved. The output of other answers is all that was reserved, because providers complete them. Budgets count the
+//     maximum input and all the output that was reserved, so that they hold for any text.
 //   - An answer was complete but did not report its usage: the input is its maximum. The output of a stream is the number of its
-//     bytes, plus 500 tokens per second, but at most what was granted. The output of other answers, and of streams without a
-//     final event, is all that was granted.
+//     bytes, plus 500 tokens per second of the call, but at most what was reserved. The output of other answers, and of streams
+//     without a final event, is all that was reserved.
 //   - The provider returned an error: nothing, if the error is the API's (JSON) or its status is below 500; all that was reserved
 //     if an intermediary failed (502, 504 and others that are not JSON, except 503).
 //
@@ -61,7 +61,7 @@ type Config struct {
 	// Record returns the writer for the prompts and answers of a guest whose grant has Record set. Each call is one JSON object
 	// on one line of a few MiB at most, in one Write. nil, or a nil Writer, records nothing.
 	Record func(g caisson.Guest) io.Writer
-	// Log receives one line per call at debug level, without prompts; nil discards it.
+	// Log receives failures and, at debug level, one line per call, without prompts; nil discards them.
 	Log      *slog.Logger
 	Timeouts Timeouts
 }

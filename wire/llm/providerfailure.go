@@ -32,7 +32,7 @@ const (
 type failure struct {
 	row     *caisson.Call
 	model   *model
-	secrets *secrets // keys to redact
+	secrets *secrets // finds the keys to redact
 }
 
 // newFailure returns the failure of a call, whose description is recorded in the call's row.

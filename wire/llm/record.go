@@ -14,7 +14,7 @@ const maxRecord = 1 << 20 // bytes of the prompt, and of the answer, in a record
 // A recording collects the prompt and the answer of one call. The methods of a nil recording do nothing.
 type recording struct {
 	to        io.Writer // receives one line when the call ends
-	secrets   *secrets  // keys to redact
+	secrets   *secrets  // finds the keys to redact
 	prompt    []byte
 	answer    bytes.Buffer
 	truncated bool // the prompt or the answer has more than maxRecord bytes

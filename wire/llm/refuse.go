@@ -17,7 +17,7 @@ func refuse(status int, code, format string, args ...any) error {
 	return refuseParam(status, code, "", format, args...)
 }
 
-// refuseParam is like refuse, for an invalid field of the request.
+// refuseParam returns a [*dialect.Refusal] with a formatted message, for the field param of the request; "" is no field.
 func refuseParam(status int, code, param, format string, args ...any) error {
 	return &dialect.Refusal{Status: status, Code: code, Param: param, Message: fmt.Sprintf(format, args...)}
 }
@@ -33,7 +33,7 @@ func refuseRate(wait time.Duration, r caisson.Rate) error {
 	return refuseRetry(wait, "this sandbox may make %d calls and use %d tokens per minute (0: no limit); wait", r.Requests, r.Tokens)
 }
 
-// refuseBudget converts an error of Reserve to a refusal.
+// refuseBudget returns the refusal of a call whose maximum cost could not be reserved because of err.
 func (g *Gateway) refuseBudget(ctx context.Context, err error) error {
 	if over, ok := errors.AsType[*caisson.OverBudget](err); ok {
 		if over.Busy {

@@ -86,8 +86,8 @@ var keyPatterns = regexp.MustCompile(`\b(?:sk-[A-Za-z0-9_-]{16,}|AIza[A-Za-z0-9_
 	`|glpat-[A-Za-z0-9_-]{16,}|xox[abeprs]-[A-Za-z0-9-]{10,}|AKIA[A-Z0-9]{16}|eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+)` +
 	`|-----BEGIN [A-Z ]*PRIVATE KEY-----[^-]*(?:-----END [A-Z ]*PRIVATE KEY-----)?`)
 
-// redactAll replaces keys as redact does, and also text with the shape of a key of a well-known service. It is used for data that
-// is stored.
+// redactAll replaces the keys in s, and also text with the shape of a key of a well-known service. It is used for data that is
+// stored.
 func (s *secrets) redactAll(b []byte) []byte {
 	return keyPatterns.ReplaceAll(s.redact(b), []byte(redaction))
 }

@@ -17,7 +17,7 @@ import (
 type setup struct {
 	models    map[string]*model         // by alias
 	providers map[string]*modelProvider // by name
-	secrets   *secrets                  // keys of all providers
+	secrets   *secrets                  // finds the keys of all providers
 }
 
 // A model is a configured model.
@@ -33,7 +33,7 @@ type modelProvider struct {
 	caisson.Provider
 	base      *url.URL // its path does not end in a slash
 	key       caisson.Secret
-	secrets   *secrets // the key of this provider
+	secrets   *secrets // finds the key of this provider
 	transport http.RoundTripper
 	script    string // for providers of kind scripted; "" selects the default script
 }
@@ -189,7 +189,7 @@ func (s *setup) list(grant *caisson.ModelGrant, api *API) []caisson.Model {
 	return all
 }
 
-// url returns the URL of a call: the provider's base URL with path, in which "{model}" stands for the model, and query.
+// url returns the URL of a call: the provider's base URL with path, in which upstreamName replaces "{model}", and query.
 func (m *model) url(path, query string) *url.URL {
 	u := &url.URL{Scheme: m.provider.base.Scheme, Host: m.provider.base.Host, RawQuery: query}
 	path = m.provider.base.Path + path

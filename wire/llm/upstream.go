@@ -20,7 +20,7 @@ const (
 	maxRetries            = 2               // times that a request is sent again
 	maxRetryWait          = 2 * time.Second // the longest Retry-After that the gateway waits for; guests wait for longer ones
 	maxError              = 64 << 10        // bytes of a provider's error that are forwarded
-	hiddenTokensPerSecond = 500             // assumed maximum of hidden tokens per second
+	hiddenTokensPerSecond = 500             // tokens per second that a model is assumed to generate at most without showing them
 )
 
 // errIdle is the cause when a call is cancelled because Timeouts.Header, Timeouts.Idle or trailerTimeout has passed.

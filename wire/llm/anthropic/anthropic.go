@@ -1,7 +1,7 @@
 // Package anthropic is the dialect of Anthropic's Messages API.
 //
-// Some features are billed by other units than input, output and cache tokens (web searches by their number, faster modes). The
-// ledger has no prices for them, so such requests are refused, or require the grant of provider tools.
+// Some features are not billed by tokens (web searches are billed by their number), or have other prices for tokens (faster
+// modes). The ledger lacks these prices, so requests for such features are refused, or require the grant of provider tools.
 package anthropic
 
 import (
@@ -67,7 +67,7 @@ func isDate(s string) bool {
 	return true
 }
 
-// betas returns the valid names of betas in the values of a header.
+// betas returns the valid names of beta features in the values of the header Anthropic-Beta, joined by commas.
 func betas(values []string) string {
 	var names []string
 	for _, v := range values {

@@ -87,7 +87,7 @@ func (c *checker) blockField(typ, name string, v strictjson.Value) error {
 	return nil
 }
 
-// providerBlock checks a block that the provider has written.
+// providerBlock checks a block with a call or a result of the provider's tools, and refuses blocks of other types.
 func (c *checker) providerBlock(typ string, v strictjson.Value) error {
 	for _, t := range providerBlocks {
 		if t != typ {
@@ -147,7 +147,7 @@ func (c *checker) document(v strictjson.Value) error {
 	return strictjson.Refuse("type", "it has to be base64, text or content, or url or file where these are granted")
 }
 
-// encoded checks a source of an image or document that contains the data, as base64 or text.
+// encoded checks a source that contains the image or document itself, as base64 or text.
 func (c *checker) encoded(v strictjson.Value) error {
 	if err := c.fields(v, "type", "media_type", "data"); err != nil {
 		return err

@@ -8,8 +8,8 @@ import (
 	"github.com/caisson-dev/caisson/wire/llm/internal/strictjson"
 )
 
-// Input is bounded by bytes: a token has at least one byte of text, and the JSON around a text is longer than what the provider
-// adds to it. The constants are the exceptions, in tokens.
+// The bytes of a request bound its input tokens: a token has at least one byte of text, and the JSON around a text is longer than
+// what the provider adds to it. The constants bound the tokens of what is in the input and not in the bytes.
 const (
 	perRequest    = 64   // tokens that the API adds to every request
 	perTools      = 1024 // tokens of the API's prompt about tools: 346 for recent models, 530 for old ones
@@ -25,16 +25,16 @@ const maxDepth = 8
 // checker checks a body: it refuses unsupported fields and sums up the maximum number of tokens.
 type checker struct {
 	allow     dialect.Allow // grants that apply to the request
-	tokens    int64         // maximum number of input tokens, without the bytes of forwarded fields, which the caller adds
-	images    int64         // number of images; each counts as perImage in tokens
+	tokens    int64         // maximum number of input tokens of the fields checked so far
+	images    int64         // number of images; the field tokens includes perImage for each
 	unbounded bool          // the body does not bound the input tokens
 	hourCache bool          // the request writes to the cache for an hour
 	ids       []string      // ids of state at the provider, such as files
 	depth     int           // current nesting depth of content
 }
 
-// total returns the bound of input tokens. A write to the cache for an hour costs 1.6 times as much as one for five minutes,
-// whose price is in the price lists; see tokens.
+// total returns the maximum number of input tokens. It is 1.6 times as high if the request writes to the cache for an hour, which
+// costs 1.6 times as much as writing for five minutes; price lists contain only the price for five minutes.
 func (c *checker) total() int64 {
 	if c.hourCache {
 		return fromHourly(c.tokens)
@@ -69,7 +69,7 @@ func (c *checker) fields(v strictjson.Value, allowed ...string) error {
 	return nil
 }
 
-// clip truncates a name from a guest for use in a message.
+// clip truncates a name from a guest for use in an error message.
 func clip(name []byte) string { return string(name[:min(len(name), 64)]) }
 
 // checkStrings checks that v is an array of strings.
@@ -170,7 +170,7 @@ func (c *checker) outputConfig(v strictjson.Value) error {
 	return nil
 }
 
-// format checks the schema of a structured answer.
+// format checks the format of a structured answer, which contains a JSON schema.
 func (c *checker) format(v strictjson.Value) error {
 	if err := c.fields(v, "type", "schema", "name"); err != nil {
 		return err
@@ -179,7 +179,7 @@ func (c *checker) format(v strictjson.Value) error {
 	return nil
 }
 
-// serverID records the id of state at the provider, such as a file.
+// serverID refuses the id of state at the provider, such as a file, without the grant, and otherwise records it.
 func (c *checker) serverID(v strictjson.Value) error {
 	id, ok := v.Text()
 	switch {

@@ -16,7 +16,7 @@ const maxEvent = 1 << 20
 // maxIDs is the maximum number of ids of state at the provider that are kept for an answer.
 const maxIDs = 64
 
-// Meter implements [dialect.Dialect]. The first byte of an answer shows whether it is streamed, because errors are not.
+// Meter implements [dialect.Dialect]. The first byte of an answer shows whether it is a stream; errors never are.
 func (Dialect) Meter(e dialect.Endpoint, _ bool) dialect.Meter {
 	return &meter{free: e.Free, events: sse.Splitter{Max: maxEvent}}
 }
@@ -29,7 +29,7 @@ type meter struct {
 	plain         *jsonscan.Scanner // reads an answer that is one JSON value; nil if the answer is a stream of events
 	tokens        caisson.TokenCount
 	outputBytes   int64
-	usageComplete bool     // the counts in tokens are final
+	usageComplete bool     // the usage in the field tokens is final
 	done          bool     // the end of the answer was read
 	ids           []string // ids of state at the provider, such as files
 }
@@ -84,7 +84,7 @@ func (m *meter) event(e sse.Event) {
 		return
 	}
 	if e.Lost > 0 {
-		// The event was longer than maxEvent, and its end is unknown. Its size is an upper bound of the model's output in it.
+		// The event was longer than maxEvent, and its end was dropped. The model's output in it has at most the bytes of the event.
 		m.outputBytes += e.Lost + int64(len(e.Data))
 		return
 	}
@@ -152,7 +152,7 @@ func (m *meter) addID(v strictjson.Value) {
 	}
 }
 
-// count adds reported usage. The numbers only increase during an answer, and the last event may omit some of them.
+// count raises the usage to the reported one. The numbers only increase during an answer, and the last event may omit some.
 func (m *meter) count(usage strictjson.Value) {
 	if usage == nil || m.free {
 		return

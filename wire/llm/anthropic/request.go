@@ -11,13 +11,13 @@ const minThinking = 1024
 
 // request is a checked body. It is immutable after Parse.
 type request struct {
-	body            *strictjson.Object // forwarded fields; Encode sets model, max_tokens and metadata
+	body            *strictjson.Object // forwarded fields, without those that Encode sets: model, max_tokens, service_tier, metadata
 	countTokens     bool               // the endpoint is count_tokens
 	model           string
 	stream          bool
 	max             int64    // max_tokens; 0 if missing
-	thinkingBudget  int64    // thinking.budget_tokens; 0 if thinking is not enabled with one
-	budgetMayExceed bool     // thinkingBudget may exceed max_tokens (a beta: thinking between tool calls)
+	thinkingBudget  int64    // thinking.budget_tokens; 0 if missing, or if thinking.type is not enabled
+	budgetMayExceed bool     // thinkingBudget may exceed max_tokens, as a beta feature allows: thinking between tool calls
 	tokens          int64    // upper bound of the input tokens, if bounded
 	images          int64    // number of images
 	bounded         bool     // false: the input tokens have no bound
@@ -107,7 +107,7 @@ func (r *request) keep(c *checker, name string, v strictjson.Value) {
 	r.body.Set(name, v)
 }
 
-// callField checks the fields of model calls that count_tokens does not have.
+// callField checks a field that requests to count_tokens do not have, and keeps it if it is forwarded.
 func (r *request) callField(c *checker, name string, v strictjson.Value) error {
 	if r.countTokens {
 		return strictjson.Refuse("", "this field is not known here; send a request without it")
@@ -198,7 +198,7 @@ func (r *request) Encode(t dialect.Target) ([]byte, error) {
 		b.Set("metadata", m.Value())
 	}
 	if r.thinkingBudget >= t.Output && !r.budgetMayExceed {
-		// The API requires the budget of thinking tokens to be below max_tokens. A quarter is left for the answer if possible.
+		// The API requires budget_tokens to be below max_tokens. If possible, a quarter of max_tokens is left for the answer.
 		thinking := b.Get("thinking").Object()
 		thinking.SetInt("budget_tokens", max(minThinking, t.Output-max(1, t.Output/4)))
 		b.Set("thinking", thinking.Value())

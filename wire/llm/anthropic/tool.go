@@ -5,7 +5,7 @@ import (
 	"github.com/caisson-dev/caisson/wire/llm/internal/strictjson"
 )
 
-// clientTools are the prefixes of the tools that the API defines and the client runs; a date follows.
+// clientTools are the types of the tools that the API defines and the client runs, without the date that ends each type.
 var clientTools = []string{"bash_", "text_editor_", "computer_", "memory_"}
 
 // toolFields are the fields of tools that the client runs.
@@ -56,7 +56,7 @@ func (c *checker) tool(v strictjson.Value) error {
 	return strictjson.InField(c.cacheControl(v.Get("cache_control")), "cache_control")
 }
 
-// callers checks which callers a tool allows. Other callers than direct are tools of the provider, such as its code execution.
+// callers checks allowed_callers of a tool: "direct" means the model itself, other callers are tools of the provider.
 func (c *checker) callers(v strictjson.Value) error {
 	if v == nil || v.IsNull() {
 		return nil
@@ -72,7 +72,7 @@ func (c *checker) callers(v strictjson.Value) error {
 	return nil
 }
 
-// isClientTool accepts bash_20250124 and the like, but not bash_code_execution_20250825.
+// isClientTool reports whether typ is one of clientTools and a date: bash_20250124, but not bash_code_execution_20250825.
 func isClientTool(typ []byte) bool {
 	for _, prefix := range clientTools {
 		if len(typ) == len(prefix)+8 && string(typ[:len(prefix)]) == prefix {

@@ -49,8 +49,8 @@ type Allow struct{ ProviderTools, RemoteURLs, Beta, ServerState bool } // each f
 type Request interface {
 	Model() string // the requested model; "" if missing
 	Stream() bool  // whether the body requests a stream
-	// Input returns an upper bound of the input tokens; false if the body does not determine one. The caller additionally applies
-	// the context limit of the model.
+	// Input returns an upper bound of the input tokens; false if the body does not determine one. The context limit of the model
+	// is not taken into account.
 	Input() (tokens int64, bounded bool)
 	// Images returns the number of images, and how many tokens of Input's bound are for images.
 	Images() (n, tokens int64)
@@ -68,7 +68,7 @@ type Target struct {
 	Model  string // the provider's name of the model
 	User   string // id of the end user for the provider
 	Output int64  // output limit, in tokens
-	// LimitField is the name of the field for the output limit, where the API has two ("max_tokens"); "" is the newer one.
+	// LimitField is the field that limits the output in chats of OpenAI's API; "" means max_completion_tokens.
 	LimitField string
 }
 

@@ -9,8 +9,8 @@ import (
 	"github.com/caisson-dev/caisson/wire/llm/internal/strictjson"
 )
 
-// Input is bounded by bytes: a token has at least one byte of text, and the JSON around a text is longer than what the provider
-// adds to it. The constants are the exceptions, in tokens.
+// The bytes of a request bound its input tokens: a token has at least one byte of text, and the JSON around a text is longer than
+// what the provider adds to it. The constants bound the tokens of what is in the input and not in the bytes.
 const (
 	perRequest = 64   // tokens that the API adds to every request
 	perTools   = 1024 // tokens of the API's prompt about tools
@@ -20,7 +20,7 @@ const (
 // checker checks a body: it refuses unsupported fields and sums up the maximum number of tokens.
 type checker struct {
 	allow       dialect.Allow // grants that apply to the request
-	tokens      int64         // maximum number of input tokens, without the bytes of forwarded fields, which the caller adds
+	tokens      int64         // maximum number of input tokens of the fields checked so far
 	images      int64         // number of images
 	imageTokens int64         // part of tokens that is for images
 	unbounded   bool          // the body does not bound the input tokens
@@ -63,7 +63,7 @@ func eachField(v strictjson.Value, each func(name string, v strictjson.Value) er
 	return nil
 }
 
-// jsonName returns the JSON name of a field from either spelling. Other names are returned unchanged, and are unknown.
+// jsonName returns the JSON name of a field, given either spelling of it. It returns other names unchanged.
 func jsonName(s string) string {
 	if !strings.Contains(s, "_") || strings.HasPrefix(s, "_") || strings.HasSuffix(s, "_") || strings.Contains(s, "__") || strings.ToLower(s) != s {
 		return s
@@ -83,7 +83,7 @@ func jsonName(s string) string {
 	return string(b)
 }
 
-// clip truncates a name from a guest for use in a message.
+// clip truncates a name from a guest for use in an error message.
 func clip(name string) string { return name[:min(len(name), 64)] }
 
 // checkFields checks that an object has no fields other than allowed.

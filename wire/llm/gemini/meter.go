@@ -28,7 +28,7 @@ type meter struct {
 	tokens        caisson.TokenCount
 	outputBytes   int64
 	finished      bool // the model has finished
-	usageComplete bool // the counts in tokens are final
+	usageComplete bool // the usage in the field tokens is final
 	failed        bool // the stream has ended with an error
 	done          bool // the end of the answer was read
 }
@@ -88,7 +88,7 @@ func (m *meter) event(e sse.Event) {
 		return
 	}
 	if e.Lost > 0 {
-		// The event was longer than maxEvent, and its end is unknown. Its size is an upper bound of the model's output in it.
+		// The event was longer than maxEvent, and its end was dropped. The model's output in it has at most the bytes of the event.
 		m.outputBytes += e.Lost + int64(len(e.Data))
 	}
 	v := strictjson.Value(bytes.TrimSpace(e.Data))

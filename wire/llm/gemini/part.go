@@ -169,7 +169,7 @@ func (c *checker) file(v strictjson.Value) error {
 			if !ok {
 				return checkString(v)
 			}
-			// URIs of the provider's own files have this host, or none.
+			// A URI that is not https, or contains googleapis.com, is the id of a file that is stored at the provider.
 			if !strings.HasPrefix(uri, "https://") || strings.Contains(strings.ToLower(uri), "googleapis.com") {
 				return c.serverID(v)
 			}

@@ -10,7 +10,7 @@ import (
 var messageFields = map[string]rule{
 	"role": checkRole, "content": checkContent, "name": copyScalar, "refusal": copyScalar,
 	"tool_calls": copyCountingGrowth, "tool_call_id": copyScalar, "function_call": copyCountingGrowth,
-	// Fields with reasoning that providers of other models require to be sent back.
+	// Fields with a model's reasoning. OpenAI does not have them; some other providers require that clients send them back.
 	"reasoning_content": copyScalar, "reasoning": copyRaw, "reasoning_details": copyRaw, "thinking_blocks": optional(checkThinking),
 	"cache_control": checkCacheControl,
 	"audio":         refuseField("audio cannot be bounded; send text"),
@@ -28,7 +28,7 @@ var partFields = map[string]rule{
 }
 
 var (
-	thinkingFields = map[string]rule{ // fields of a thinking block, see checkThinking
+	thinkingFields = map[string]rule{ // fields of a block of type thinking or redacted_thinking
 		"type": copyScalar, "thinking": copyScalar, "signature": copyScalar, "data": copyScalar, "cache_control": checkCacheControl,
 	}
 	imageFields = map[string]rule{"url": checkImageURL, "detail": copyScalar} // fields of image_url in chats
@@ -134,8 +134,8 @@ func checkImageURL(p *parser, v value) error {
 	return nil
 }
 
-// copyImageURL copies the URL of an image, as copyURL does, but refuses data URLs of other types: some providers accept documents
-// and videos in place of an image, and their tokens have no bound.
+// copyImageURL copies the URL of an image: a data URL, or a URL that the provider may fetch. It refuses data URLs that are not of
+// images: some providers accept documents and videos in place of an image, and their tokens have no bound.
 func (p *parser) copyImageURL(v value) error {
 	if bytes.HasPrefix(v, []byte(`"data:`)) && !bytes.HasPrefix(v.Bytes(), []byte("data:image/")) {
 		return strictjson.Refuse("", "the data: URL is of no image; send data:image/..., or other data as a file")

@@ -58,7 +58,7 @@ var (
 	}
 )
 
-// init adds rules that refuse fields which proxies of the API take as instructions to call another server or in another way.
+// init adds rules that refuse fields which make proxies of the API call another server, or change the request or its answer.
 func init() {
 	for _, name := range []string{"api_base", "base_url", "api_key", "extra_headers", "extra_body", "fallbacks", "models", "plugins", "mock_response"} {
 		no := refuseField("the field would change where or how the call is made, which the gateway decides; leave it out")

@@ -15,7 +15,7 @@ const (
 	maxNesting = 16
 
 	maxEvent = 8 << 20 // bytes of an event that are kept; the final event of a response contains the whole answer
-	maxIDs   = 256     // ids of items that are kept per answer
+	maxIDs   = 256     // ids of a response and its items that are kept per answer
 )
 
 // Meter implements [dialect.Dialect].
@@ -67,7 +67,7 @@ type streamMeter struct {
 	events      sse.Splitter
 	tokens      caisson.TokenCount
 	hasUsage    bool // the provider has reported tokens
-	usageOnly   bool // the chunk with tokens contained the usage only
+	usageOnly   bool // no part of the answer came with the reported tokens or after them
 	done        bool // the end of the answer was read
 	outputBytes int64
 	ids         []string // ids of state at the provider, such as files
@@ -116,7 +116,7 @@ func (m *streamMeter) chunk(v strictjson.Value) {
 	m.usageOnly = m.usageOnly && empty
 }
 
-// textBytes returns the bytes of strings in a delta. It includes the names of tool calls, which are output too.
+// textBytes returns the number of bytes of all strings in a delta, and of all JSON that is nested more than levels deep.
 func textBytes(v strictjson.Value, levels int) (n int64) {
 	if v.Kind() == '"' {
 		return int64(len(v.Bytes()))
@@ -159,8 +159,8 @@ func (m *streamMeter) id(v strictjson.Value) {
 	}
 }
 
-// usage reads the counts of all three APIs. Tokens read from or written to a cache are part of the reported input. Tokens that
-// are in the total count but in no other count are reasoning, which some providers do not report separately.
+// usage parses the usage of a chat, a response or an embeddings request. Tokens read from or written to a cache are part of the
+// input. Tokens that are in the total count but in no other count are reasoning, which some providers do not report separately.
 func usage(v strictjson.Value) (t caisson.TokenCount, ok bool) {
 	var total int64
 	for name, x := range v.Members() {

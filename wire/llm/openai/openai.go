@@ -6,9 +6,9 @@
 //   - Unknown fields are dropped, so that newer clients keep working.
 //   - Fields that would call other servers, run something, or have unbounded costs are refused with the reason: api_base,
 //     fallbacks, plugins, web_search_options, audio, background, stored prompts and conversations, n above 1.
-//   - The gateway sets some fields: store is false unless server-state is granted, user is that of [dialect.Target],
-//     stream_options.include_usage is true. Output is limited by the one field that the provider obeys (see [caisson.Provider]),
-//     under whichever name the guest limits it. service_tier, metadata, safety_identifier and prompt_cache_retention are dropped.
+//   - The gateway sets some fields: store is false unless server-state is granted, user is the id of the end user,
+//     stream_options.include_usage is true. Output is limited by the one field that the provider obeys, under
+//     whichever name the guest limits it. service_tier, metadata, safety_identifier and prompt_cache_retention are dropped.
 //     So is prediction, because rejected tokens of it are billed beyond any limit. prompt_cache_key is hashed together with the
 //     user, so that accounts do not share keys.
 //   - Unknown types of content, items and tools are refused. A namespace of tools is forwarded with functions and custom tools
@@ -16,7 +16,7 @@
 //     remote-urls; ids of files, responses and items require server-state.
 //
 // Input is bounded by bytes, as a token has at least one: text is never longer than its JSON, and structured values count with
-// the length that they can have when they are encoded again. An image counts as imageTokens. Files, stored responses and tools of
+// the length that they can have when they are encoded again. An image counts as 50,000. Files, stored responses and tools of
 // the provider are bounded by the model's context only. Schemas with references count as written.
 package openai
 

@@ -9,9 +9,9 @@ import (
 	"github.com/caisson-dev/caisson/wire/llm/internal/strictjson"
 )
 
-// Tokens that the estimate of a request's input adds to the bytes of its body, and the least limits of its output, in tokens.
+// Tokens that the upper bound of a request's input counts in addition to the bytes of its text, and the least output limits.
 const (
-	imageTokens        = 50_000 // the most expensive image of any model so far costs 48,169 (gpt-4o-mini, high detail)
+	imageTokens        = 50_000 // tokens of an image; the highest number of any model so far is 48,169 (gpt-4o-mini, high detail)
 	callOverhead       = 512    // tokens of the text that providers add to a conversation
 	partOverhead       = 16     // tokens that providers add to each message, item and part of content
 	toolsOverhead      = 1024   // tokens of the instructions for the use of tools

@@ -28,7 +28,7 @@ type ClientConfig struct {
 	Tokens *runtoken.Tokens
 	// Roots are the trusted certificate authorities of the gateway; nil selects the system's.
 	Roots *x509.CertPool
-	// Log is required.
+	// Log receives failures to sign run tokens and to reach the gateway. Required.
 	Log *slog.Logger
 	// Dial connects to the gateway; nil means TCP.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
@@ -125,8 +125,8 @@ func authHeaders() []string {
 // authParams returns the query parameters in which clients send keys.
 func authParams() []string { return []string{"key", "api_key", "access_token"} }
 
-// rewrite changes the request for the gateway. ReverseProxy has removed hop-by-hop headers, including those named by Connection;
-// ServeHTTP has put the token into the context.
+// rewrite addresses a request to the gateway, removes the keys that the guest has sent, and adds the run token in the context of
+// the request. ReverseProxy has removed hop-by-hop headers before, including those named by Connection.
 func rewrite(pr *httputil.ProxyRequest, target *url.URL) {
 	pr.SetURL(target) // sets Host too
 	for _, h := range authHeaders() {
@@ -188,7 +188,7 @@ func (c *Client) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.proxy.ServeHTTP(w, r.WithContext(withToken(r.Context(), token)))
 }
 
-// fail responds if the gateway could not be reached.
+// fail responds if the gateway could not be reached, or if its answer was rejected.
 func (c *Client) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if r.Context().Err() != nil {
 		panic(http.ErrAbortHandler) // the guest has disconnected

@@ -12,12 +12,12 @@ import (
 )
 
 const (
-	maxFailures  = 20              // failures of one source before it receives 429
-	failureDecay = 3 * time.Second // time after which one failure is no longer counted
+	maxFailures  = 20              // refused requests of one source before it receives 429
+	failureDecay = 3 * time.Second // time after which one refused request is no longer counted
 	maxSources   = 4096            // sources whose failures are counted at a time
 )
 
-// failureLimiter counts failures by source: an IPv4 address, or an IPv6 /64 network.
+// failureLimiter counts refused requests by source: an IPv4 address, or an IPv6 /64 network.
 type failureLimiter struct {
 	now func() time.Time
 
@@ -25,9 +25,9 @@ type failureLimiter struct {
 	sources *lru.Map[netip.Prefix, *failureCount] // guarded by mu
 }
 
-// failureCount is the number of failures of a source, reduced by one per failureDecay.
+// failureCount is the number of refused requests of a source, reduced by one per failureDecay.
 type failureCount struct {
-	count int       // failures that are counted against the source
+	count int       // refused requests that are counted against the source
 	since time.Time // time from which count is reduced
 }
 
@@ -35,7 +35,7 @@ func newFailureLimiter() *failureLimiter {
 	return &failureLimiter{now: time.Now, sources: lru.New[netip.Prefix, *failureCount](maxSources)}
 }
 
-// add counts a failure. It returns the seconds that the source should wait; 0 if its failures are within the limit.
+// add counts a refused request. It returns the seconds that its source should wait; 0 if the source is within the limit.
 func (f *failureLimiter) add(remoteAddr string) (wait int) {
 	source := reach.Source(remoteAddr)
 	f.mu.Lock()

@@ -86,7 +86,7 @@ func (r *Registry) Put(spec caisson.WireSpec, until time.Time) error {
 	return nil
 }
 
-// removeExpired removes expired runs and sets the next threshold to twice the number of the rest. The caller must hold mu.
+// removeExpired removes expired runs, and sets sweepAt to twice the number of runs left, within limits. The caller must hold mu.
 func (r *Registry) removeExpired(now time.Time) {
 	for id, run := range r.runs {
 		if !now.Before(run.until) {

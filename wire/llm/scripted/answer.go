@@ -18,7 +18,7 @@ const (
 	bytesPerToken   = 4       // bytes of text that count as one token
 )
 
-// answer is the answer of a turn to a request.
+// answer is the answer of the model to a request, made from a turn of the script.
 type answer struct {
 	api, id, model string
 	turn           *turn // the turn of the script that the answer is made from
@@ -207,7 +207,7 @@ type event struct {
 type formatter interface {
 	// whole returns an answer that is not streamed.
 	whole() any
-	// stream sends a streamed answer: its text, its calls and, after settle, its end.
+	// stream sends a streamed answer: its text, its calls and, after a call of s.settle, its end.
 	stream(s *sender)
 	// failed returns the event of an error within a stream.
 	failed() event
@@ -222,7 +222,7 @@ type sender struct {
 	f    formatter
 	sent int64 // bytes of text and arguments sent so far
 
-	billed bool // reportBill was called with the tokens of the whole answer
+	billed bool // the tokens of the whole answer were reported as charged
 }
 
 // reportBill calls the function set by WithBill, if any, with the tokens that are charged.

@@ -42,7 +42,7 @@ func (c *conversation) addResult(r result) {
 // startMessage sets the last message of the user and removes the rounds of tool calls, which belong to an earlier message.
 func (c *conversation) startMessage(text string) { c.user, c.rounds = text, nil }
 
-// last returns the results at the end of the request.
+// last returns the results of the last round of tool calls after the last message of the user; nil if there is none.
 func (c *conversation) last() round {
 	if len(c.rounds) == 0 {
 		return nil

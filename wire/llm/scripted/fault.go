@@ -8,7 +8,7 @@ import (
 	"strconv"
 )
 
-// apiError is an error in the format of the API.
+// apiError is an error that is sent in the error format of the requested API.
 type apiError struct {
 	status     int // HTTP status
 	message    string

@@ -50,7 +50,7 @@ type turn struct {
 
 	Text   string          `yaml:"text"`
 	Calls  []toolCall      `yaml:"calls"`
-	Finish string          `yaml:"finish"` // reason for the end of the answer; "": derived from it
+	Finish string          `yaml:"finish"` // reason for the end of the answer; "": derived from the answer
 	Tokens *reportedTokens `yaml:"tokens"`
 	Silent bool            `yaml:"silent"` // the answer does not report its usage
 	Delay  *delay          `yaml:"delay"`
@@ -110,7 +110,7 @@ type failure struct {
 	Status     int    `yaml:"status"` // HTTP status
 	Message    string `yaml:"message"`
 	Body       string `yaml:"body"`       // sent in place of an error in the API's format
-	RetryAfter int    `yaml:"retryAfter"` // seconds
+	RetryAfter int    `yaml:"retryAfter"` // seconds for the header Retry-After; 0: no header
 }
 
 // Reasons for the end of an answer.

@@ -56,7 +56,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// The operations of a model. The first four are those of conditions.API.
+// The operations of a model. A turn can be limited to one of the first four.
 const (
 	apiChat       = "chat"
 	apiResponses  = "responses"
@@ -70,7 +70,7 @@ const (
 // maxBody is the maximum size of a request body in bytes, the same as Anthropic's.
 const maxBody = 32 << 20
 
-// created is the date of all objects that have one: 2025-01-01T00:00:00Z.
+// created is the date of all objects that have one, in Unix seconds: 2025-01-01T00:00:00Z.
 const created = 1735689600
 
 // A Model answers requests. Its only state is the number of answers of each turn. It is safe for concurrent use.

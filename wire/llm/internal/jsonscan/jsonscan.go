@@ -35,7 +35,7 @@ type Scanner struct {
 
 	keptPath    int    // index of the path whose value is being kept; -1 for none
 	keptDepth   int    // depth at which the value that is being kept began
-	kept        []byte // the bytes kept of that value so far
+	kept        []byte // the bytes of that value that were read so far
 	keptTooLong bool   // the value has more than maxKeep bytes and is discarded
 }
 

@@ -38,7 +38,7 @@ func InField(err error, field string) error {
 	return &c
 }
 
-// InElement is [InField] for an element of an array.
+// InElement prepends the index of an element of an array, in brackets, to err's Param. It returns nil if err is nil.
 func InElement(err error, i int) error {
 	if err == nil {
 		return nil

@@ -1,5 +1,5 @@
 // Package strictjson reads untrusted JSON that is forwarded to other readers. It rejects JSON that readers may interpret
-// differently, and gives access to the values of other JSON without decoding it.
+// differently, and gives access to the values of accepted JSON without decoding it.
 package strictjson
 
 import (
@@ -28,8 +28,8 @@ const (
 type Value []byte
 
 // Parse checks that body is exactly one JSON value: valid UTF-8, no duplicate name in an object at any level, in any escaping, no
-// nesting beyond [MaxDepth], no more members than [MaxMembers], and nothing after it. The error is a refusal (see [Refuse]). The
-// value shares the memory of body.
+// nesting beyond [MaxDepth], no more members than [MaxMembers], and nothing after it. The error is a
+// [*dialect.Refusal]. The value shares the memory of body.
 func Parse(body []byte) (Value, error) {
 	v := Value(bytes.Trim(body, " \t\r\n"))
 	if len(v) == 0 {
@@ -144,7 +144,7 @@ func (v Value) Members() iter.Seq2[[]byte, Value] {
 	}
 }
 
-// errEnough ends a walk whose caller needs no more values.
+// errEnough ends a walk when no more values are needed.
 var errEnough = errors.New("enough")
 
 // Elements yields the indexes and elements of an array, and nothing for other values.

@@ -10,7 +10,7 @@ type Walker struct {
 // Walk returns a Walker at the beginning of v.
 func (v Value) Walk() *Walker { return &Walker{b: v} }
 
-// Kind returns the kind of the next value; see [Value.Kind].
+// Kind returns the kind of the next value as [Value.Kind] does: '{' for an object, 0 if there is no value, and so on.
 func (w *Walker) Kind() byte { return Value(w.b[w.i:]).Kind() }
 
 // Skip moves past the next value and returns it, or nil if there is none.
