@@ -20,7 +20,8 @@ type limitedDialer struct {
 	maxFD int // sockets of sandboxes must have descriptors below this number
 }
 
-// newLimitedDialer returns a limitedDialer that dials with d. It reserves a tenth of most, the process's limit of descriptors.
+// newLimitedDialer returns a limitedDialer that dials with d. most is the process's limit of descriptors, of which the
+// last tenth is not available to connections of sandboxes.
 func newLimitedDialer(d flow.Dialer, most int) *limitedDialer {
 	return &limitedDialer{Dialer: d, maxFD: most - most/10}
 }
@@ -35,9 +36,8 @@ func descriptorLimit() (int, error) {
 	return int(min(l.Max, maxDescriptors)), nil
 }
 
-// checkFree returns an Exhausted error if only the reserved descriptors are free. The kernel assigns the lowest free number, so
-// no count is needed: if a new descriptor has a number of maxFD or higher, all below maxFD are in use. Concurrent dials can
-// exceed the bound by about the number of processors.
+// checkFree returns an Exhausted error if all descriptors below maxFD are in use. The kernel assigns the lowest free number, so
+// a new descriptor then has a number of maxFD or higher. Concurrent dials can exceed the bound by about one per processor.
 func (r *limitedDialer) checkFree() error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err == nil {

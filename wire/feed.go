@@ -37,7 +37,7 @@ type feedMessage struct {
 	Log       string               `json:"log,omitempty"`       // a line for the engine's log
 }
 
-// A leaseBody has the arguments of [caisson.Lessor.Lease].
+// A leaseBody is a request for a lease.
 type leaseBody struct {
 	Account string         `json:"account"` // account that is charged
 	Budget  string         `json:"budget"`  // key of the budget
@@ -45,7 +45,7 @@ type leaseBody struct {
 	Want    caisson.Amount `json:"want"`    // the largest amount that the lease may have
 }
 
-// A returnBody has the arguments of [caisson.Lessor.Return].
+// A returnBody is a request to take back the unspent part of a lease.
 type returnBody struct {
 	Budget string         `json:"budget"` // key of the budget
 	Amount caisson.Amount `json:"amount"` // the unspent part of the lease
@@ -428,8 +428,8 @@ func (s *processState) respond(
 	return true
 }
 
-// send answers a request, with a control message attached unless rights is nil. Safe for concurrent use: packets are written
-// atomically.
+// send sends the answer to a request, together with rights, a control message with a descriptor, unless it is nil. Safe for
+// concurrent use: packets are written atomically.
 func (s *processState) send(conn *net.UnixConn, a feedAnswer, rights []byte) error {
 	b, err := json.Marshal(a)
 	if err != nil {

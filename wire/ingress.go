@@ -69,7 +69,7 @@ func (s *processState) startDial(ctx context.Context, conn *net.UnixConn, msg fe
 	})
 }
 
-// dial calls Handlers.Dial.
+// dial returns a connection to a sandbox, which it gets from Handlers.Dial.
 func (s *processState) dial(ctx context.Context, d caisson.IngressDial) (*os.File, error) {
 	if s.m.cfg.Ingress == nil || s.m.handlers.Dial == nil {
 		return nil, caisson.Errorf(caisson.Denied, "this daemon serves no routes")

@@ -51,7 +51,7 @@ func (s *processState) newJournal(ctx context.Context) error {
 	return err
 }
 
-// finishJournal finishes a journal to which no process writes any more.
+// finishJournal tells the ledger that no process writes to a journal any more.
 func (s *processState) finishJournal(ctx context.Context, journal caisson.ID) {
 	if err := s.m.cfg.Ledger.Finish(context.WithoutCancel(ctx), journal); err != nil {
 		s.m.log.ErrorContext(ctx, "a journal of the ledger could not be finished; the next start of the daemon tries again", "journal", journal, "err", err)

@@ -291,7 +291,7 @@ func (a *wireState) setGuest(mu *sync.Mutex, g caisson.Guest) {
 }
 
 // guest returns the guest that the wire of sandbox id serves, or the guest before it if trace is the trace id of that guest's
-// run. known is also true for wires that were detached recently.
+// attempt. known is also true for wires that were detached recently.
 func (s *processState) guest(id caisson.ID, trace string) (g caisson.Guest, known bool) {
 	m := s.m
 	m.mu.Lock()
@@ -550,7 +550,7 @@ func errUnavailable(cause error) error {
 	return caisson.Wrap(cause, caisson.Unavailable, msg)
 }
 
-// err returns the error of a reply's status, for users, or nil.
+// err returns the status of a reply as an error whose text users may see; nil if the request succeeded.
 func (r reply) err() error {
 	switch r.status {
 	case statusOK:

@@ -176,8 +176,8 @@ func openTAP() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "tap"), nil
 }
 
-// attachTAP retries for up to a second while the TAP is busy: the kernel closes the descriptors of a dead process, and those in
-// flight in a socket, with a delay.
+// attachTAP attaches fd to the TAP that ifr names. It retries for up to a second while the TAP is busy: the kernel closes with a
+// delay the descriptors of a dead process, and those in flight in a socket.
 func attachTAP(fd int, ifr *unix.Ifreq) error {
 	const patience, pause = time.Second, 2 * time.Millisecond
 	for end := time.Now().Add(patience); ; time.Sleep(pause) {

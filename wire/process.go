@@ -66,7 +66,7 @@ type Gateway interface {
 	Configure(caisson.GatewayConfig) error
 	// Journal passes a new journal to the gateway, which then owns f.
 	Journal(id caisson.ID, f *os.File) error
-	// Forget returns the leases of budgets, given by their keys, whose limits have changed.
+	// Forget gives the lessors back their leases of the budgets with these keys, whose limits have changed.
 	Forget(budgets []string)
 	// Runs changes the set of runs on other machines that are served.
 	Runs(caisson.GatewayRunChange) error

@@ -19,7 +19,7 @@ import (
 	"github.com/caisson-dev/caisson/wire/report"
 )
 
-// A sandboxWire is one sandbox's TAP with its stack, resolver, flows and report.
+// A sandboxWire is one sandbox's TAP with its stack and resolver, the forwarder of its flows and the recorder of its decisions.
 type sandboxWire struct {
 	tap        *tap
 	stack      *stack.Stack

@@ -25,7 +25,7 @@ func allowedSyscalls() []uint32 {
 	}
 }
 
-// A socketOption is a socket option.
+// A socketOption identifies a socket option, as setsockopt(2) does.
 type socketOption struct{ level, name uint32 }
 
 // allowedOptions returns the options that package net and this package set. There must be fewer than 50, because of the range of

@@ -17,8 +17,8 @@ import (
 const nicID tcpip.NICID = 1
 
 // newStack returns a TCP/IP stack for one wire. It answers for the address of the wire's gateway and, as if it had all addresses,
-// for any other: it refuses their packets, unless prepare installs handlers for them. prepare is called before the first packet.
-// Stop the stack with stopStack.
+// for any other: it refuses packets to those, unless prepare installs handlers for them. prepare is called before the first
+// packet. Stop the stack with stopStack.
 func newStack(link stack.LinkEndpoint, prepare func(*stack.Stack) error) (_ *stack.Stack, err error) {
 	s := stack.New(stack.Options{
 		NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol, ipv6.NewProtocol, arp.NewProtocol},

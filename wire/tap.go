@@ -36,7 +36,7 @@ type tap struct {
 
 var _ stack.LinkEndpoint = (*tap)(nil)
 
-// newTap takes ownership of file, which must be non-blocking.
+// newTap returns a tap that reads and writes frames with file, which it then owns. file must be non-blocking.
 func newTap(file *os.File, bufs *sync.Pool) (*tap, error) {
 	conn, err := file.SyscallConn()
 	if err != nil {

@@ -101,7 +101,7 @@ func parseQuery(b []byte) (q *dns.Msg, rcode int) {
 	return q, dns.RcodeSuccess
 }
 
-// pack encodes the answer to q. It omits records that do not fit and sets the truncation bit.
+// pack encodes a as the answer to q. If not all records fit into a message, it omits some and sets the truncation bit.
 func pack(q *dns.Msg, a reply, tcp bool) []byte {
 	m := &dns.Msg{Question: q.Question, Compress: true}
 	m.MsgHdr = dns.MsgHdr{
@@ -191,7 +191,7 @@ func (r *Resolver) answerLocal(name string, qtype uint16, l localAnswer) reply {
 	return a
 }
 
-// tooManyLookups returns the reply to a query for name that is refused because of the limit of lookups in progress, most.
+// tooManyLookups returns the reply to a query for name that is refused because the limit of concurrent lookups, most, is reached.
 func (r *Resolver) tooManyLookups(name string, most int) reply {
 	v := refusal("more than %d names are being looked up for this sandbox; try again", most)
 	r.report(name, netip.Addr{}, v)
@@ -261,7 +261,7 @@ func failureText(err error) string {
 	return truncate(caisson.MessageOf(err), maxText)
 }
 
-// blocked returns a reply with the extended error "blocked", whose text is that of explain; name may be "".
+// blocked returns a reply with the extended error "blocked", whose text is the result of explain for v and name, which may be "".
 func (r *Resolver) blocked(rcode int, v caisson.Verdict, name string) reply {
 	return reply{rcode: rcode, code: int(dns.ExtendedErrorCodeBlocked), text: r.explain(v, name)}
 }

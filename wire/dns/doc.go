@@ -12,11 +12,11 @@
 //
 // # Data that a guest can send through names
 //
-// With a wildcard, the guest chooses the part below it, which is sent to the zone's name servers. This is bounded for each name
-// ([Limits]) and by the number of new names per minute: with the default limits, 60 names of at most 360 bits, about 45 bytes per
-// second. A rule for every name ("*") has no such bound, because a guest that may connect to any host needs no tunnel. All wires
-// share an [Upstream] and so its cache: a sandbox can infer from the speed of an answer whether another sandbox has looked up a
-// name that both may resolve.
+// If a rule has a wildcard, the guest chooses a part of the name, which is sent to the zone's name servers. [Limits] bound its
+// size and the number of new names per minute: by default to 60 names of at most 360 bits, about 45 bytes per second. A rule
+// for every name ("*") has no such bound, because a guest that may connect to any host needs no tunnel. All wires share an
+// [Upstream] and so its cache: a sandbox can infer from the speed of an answer whether another sandbox has looked up a name
+// that both may resolve.
 //
 // Package github.com/miekg/dns encodes and decodes messages. It is used nowhere else.
 package dns

@@ -127,7 +127,7 @@ func exchangeTCP(conn net.Conn, query []byte, id uint16, q question) (Answer, er
 	return a, err
 }
 
-// newQuery returns a query with an unpredictable id and only the question.
+// newQuery returns a query with an unpredictable id and no records except the question and, if edns is true, that of EDNS.
 func newQuery(q question, edns bool) (query []byte, id uint16, err error) {
 	var random [2]byte
 	if _, err := rand.Read(random[:]); err != nil {

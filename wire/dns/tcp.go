@@ -9,12 +9,12 @@ import (
 )
 
 const (
-	tcpIdle    = 10 * time.Second // for receiving a whole query, and for sending an answer
+	tcpIdle    = 10 * time.Second // time limit for receiving a query, and for sending an answer
 	tcpQueries = 1000             // queries answered on one connection
 )
 
-// ServeTCP answers the queries on conn one after the other, and closes it: when the peer does, after 10 seconds without a query,
-// if there are too many connections, or, during a lookup, when ctx ends.
+// ServeTCP answers the queries on conn one after the other. It closes conn when the peer does, after 1000 queries or 10 seconds
+// without one, after an invalid query, if there are too many connections, or, during a lookup, when ctx ends.
 func (r *Resolver) ServeTCP(ctx context.Context, conn net.Conn) {
 	defer conn.Close()
 	select {

@@ -104,9 +104,9 @@ func (u *Upstream) SetServers(servers []netip.AddrPort) {
 }
 
 // Lookup returns the addresses of name, which must be in lower case and without the final dot. Concurrent lookups of the same
-// question share one exchange. It takes at most 5 seconds. Callers must not modify the answer's addresses. It is for guests: some
-// lookups are reserved for [Upstream.Addrs]. Returns Invalid if name is not a host name, Unavailable if no server answers, and
-// Exhausted if too many lookups are in progress.
+// question are performed as one. It takes at most 5 seconds. Callers must not modify the answer's addresses. It is for guests:
+// some lookups are reserved for [Upstream.Addrs]. Returns Invalid if name is not a host name, Unavailable if no server answers,
+// and Exhausted if too many lookups are in progress.
 func (u *Upstream) Lookup(ctx context.Context, name string, t Type) (Answer, error) {
 	return u.lookup(ctx, name, t, maxGuestFlights)
 }
@@ -118,7 +118,7 @@ func (u *Upstream) Busy() bool {
 	return u.active > maxFlights/2
 }
 
-// lookup is like Lookup; it returns Exhausted if the number of lookups in progress has reached most.
+// lookup returns the addresses of name. If it must query servers and the number of lookups has reached most: Exhausted.
 func (u *Upstream) lookup(ctx context.Context, name string, t Type, most int) (Answer, error) {
 	if !validName(name) || (t != A && t != AAAA) {
 		return Answer{}, caisson.Invalidf("name", "%.80q is not a host name", name)
@@ -170,7 +170,7 @@ func (u *Upstream) runLookup(q question, f *flight, servers []netip.AddrPort) {
 	close(f.done)
 }
 
-// remaining returns a with the time to live that remains at now.
+// remaining returns the answer and the error of a; the answer has the time to live that remains at now, at least 5 seconds.
 func (a cachedAnswer) remaining(now time.Time) (Answer, error) {
 	a.answer.TTL = max(a.expires.Sub(now), minTTL)
 	return a.answer, a.err

@@ -107,7 +107,7 @@ func (p *Policy) match(names []string, addr netip.Addr) set {
 	return m
 }
 
-// matchName adds the rules that match name.
+// matchName adds to m the rules that match name.
 func (p *Policy) matchName(m *set, name string) {
 	if isOwnName(name) {
 		return

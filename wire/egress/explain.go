@@ -6,9 +6,9 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Explain returns the verdict of p on target, as [caisson.Policies] describes it; the field Recent is empty. It performs no
-// lookups: for a name, the verdict depends on the name and the port only, and [caisson.Explanation.Steps] tell what depends on
-// the addresses. Returns Invalid if target cannot be parsed.
+// Explain returns the verdict of p on target: HOST, HOST:PORT or ADDRESS:PORT, with an optional suffix /udp. It does not set the
+// field Recent, and performs no lookups: the verdict on a name assumes public addresses that no rule contains, and the last
+// element of Steps tells what private addresses need. Returns Invalid if target cannot be parsed.
 func (p *Policy) Explain(target string) (*caisson.Explanation, error) {
 	t, err := parseTarget(target)
 	if err != nil {

@@ -26,7 +26,7 @@ func InternalRule(p caisson.Policy, own func(netip.Addr) bool) (rule int, ok boo
 		if b, ok := specialBlock(prefix.Addr()); ok && b.covers(prefix) {
 			return i, true
 		}
-		if prefix.IsSingleIP() && own(prefix.Addr()) { // a host's address needs a rule for exactly that address
+		if prefix.IsSingleIP() && own(prefix.Addr()) { // only a rule for exactly this address of the host allows it
 			return i, true
 		}
 	}

@@ -97,7 +97,7 @@ func (p *Policy) Source() caisson.Policy {
 	return out
 }
 
-// add compiles the rule at position i.
+// add compiles src, the rule at position i of the policy, and adds it to p.
 func (p *Policy) add(i int, src caisson.Rule) error {
 	field := func(name string) string { return fmt.Sprintf("rules[%d].%s", i, name) }
 	hosts, ports, err := ruleHosts(&src, field)

@@ -108,8 +108,8 @@ func ParseRule(action caisson.Action, spec string) (caisson.Rule, error) {
 }
 
 // similarPreset returns the preset for which s is probably misspelt, "" if there is none: one whose name differs from s by one
-// inserted, missing or replaced letter, or by the order of letters; or one with a host whose domain is s without its ending, such
-// as npmjs for npmjs.org.
+// inserted, missing or replaced letter, or by the order of letters; or one with a host whose last label but one is s, such as
+// registry.npmjs.org if s is npmjs.
 func similarPreset(s string) string {
 	letters := func(s string) string { return string(slices.Sorted(slices.Values([]byte(s)))) }
 	oneMore := func(long, short string) bool { // reports whether long is short with one letter inserted

@@ -2,8 +2,8 @@ package flow
 
 import "sync"
 
-// ProcessLimits bound the flows of all forwarders of a process together. When three quarters of the flows are in use, a forwarder
-// gets more only up to its equal share of the rest, so that a few sandboxes cannot exhaust them. Safe for concurrent use.
+// ProcessLimits bound the flows of all forwarders of a process. When three quarters of them are in use, a forwarder gets more
+// only while it has fewer than its equal share of the last quarter, so a few sandboxes cannot take all. Safe for concurrent use.
 type ProcessLimits struct {
 	mu         sync.Mutex
 	forwarders int      // number of Forwarders that share the limits; guarded by mu
@@ -55,7 +55,7 @@ func (b *ProcessLimits) acquireFlow(has int) bool {
 	return b.flows.acquire(has, b.forwarders)
 }
 
-// acquireWide is like acquireFlow, for flows with large buffers.
+// acquireWide counts a flow with large buffers. has is how many its forwarder already has; false means that it may have no more.
 func (b *ProcessLimits) acquireWide(has int) bool {
 	if b == nil {
 		return true

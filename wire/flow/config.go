@@ -31,7 +31,7 @@ type Config struct {
 	// Names returns the names for which the resolver recently returned the address; lower case, without the final dot.
 	Names  func(netip.Addr) []string
 	Dialer Dialer
-	// Report receives every decision once, with Count 1. When an allowed flow ends, it receives the bytes of it, with Count 0.
+	// Report receives every decision once, with Count 1. When an allowed flow ends, it receives its byte counts, with Count 0.
 	Report func(caisson.Decision)
 	Limits Limits
 	// ProcessLimits are shared with other Forwarders; nil: only Limits apply.

@@ -120,7 +120,7 @@ func (c *flow) end(reason string) {
 	}
 }
 
-// release removes the flow from the table and the limits, and reports its bytes.
+// release removes the flow from the forwarder's table and its limits, and reports how many bytes were relayed.
 func (c *flow) release() {
 	c.end("")
 	out, in := c.out.Load(), c.in.Load()

@@ -226,7 +226,7 @@ func (f *Forwarder) isClosed() bool {
 	return f.closed
 }
 
-// report reports the verdict v; reason replaces v.Reason unless it is "".
+// report reports the verdict v on what, as a decision of the given kind; reason replaces v.Reason unless it is "".
 func (f *Forwarder) report(kind string, what caisson.Flow, v caisson.Verdict, reason string) {
 	if reason == "" {
 		reason = v.Reason

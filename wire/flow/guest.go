@@ -106,7 +106,7 @@ func (g *guestConn) abort() {
 	g.Close()
 }
 
-// linger waits for Close, then for at most halfClosed until the endpoint has ended, and then resets the connection.
+// linger waits for Close, then for at most the timeout halfClosed until the endpoint has ended, and resets the connection.
 func (g *guestConn) linger(c *flow) {
 	defer g.abort()
 	select {

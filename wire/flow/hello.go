@@ -84,7 +84,7 @@ func isSpace(b byte) bool {
 	return b >= '\t' && b <= '\r' || b >= 0x1c && b <= ' ' || b == 0x85 || b == 0xa0
 }
 
-// detectText accepts more as HTTP than any server: a known method, or a first line with a version in it, after any white space.
+// detectText treats more data as HTTP than any server: a known method, or a first line with a version in it, after white space.
 func (e *sniffer) detectText() appProtocol {
 	for e.word == "" {
 		if e.scanned == len(e.data) {

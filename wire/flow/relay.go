@@ -132,7 +132,7 @@ func (r *streamRelay) sendIn(mayBegin func() bool) error {
 	for {
 		chunk, n, err := r.receive(chunks)
 		if mayBegin != nil && !mayBegin() {
-			if err == nil { // data of the destination was read that cannot be relayed
+			if err == nil { // data was read that cannot be relayed, because the sandbox has sent data first
 				r.c.end("")
 			}
 			err = errNotFirst

@@ -131,7 +131,7 @@ func (f *Forwarder) hasService(c *flow) bool {
 	return true
 }
 
-// dial decides about c and calls connect, which connects to its destination. On failure it reports the reason and returns false.
+// dial decides about c and, if it is allowed, calls connect to connect it. It reports a denial or failure and then returns false.
 func (f *Forwarder) dial(c *flow, connect func() error) bool {
 	v, err := c.decide()
 	if v.Allowed {

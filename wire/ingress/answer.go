@@ -34,8 +34,8 @@ var (
 	errBusy     = &refusal{status: http.StatusTooManyRequests, msg: "too many requests; try again later", retryAfter: 1}
 )
 
-// permits reports whether t allows a call that an earlier table has admitted: the route still exists, leads to the same port, and
-// has the same host, path and authentication.
+// permits reports whether t allows a call that was admitted by an earlier table of routes: the route still exists, leads to the
+// same port, and has the same host, path and authentication.
 func (t *table) permits(c *call) bool {
 	if c.route.id == "" {
 		return true // a call without a route has a token, which the daemon verifies

@@ -19,7 +19,7 @@ type deadlines struct {
 
 	mu     sync.Mutex
 	reads  int  // operations in progress that read from the client; guarded by mu
-	unread bool // net/http reads the rest of the body before it answers; guarded by mu
+	unread bool // part of the body is unread, and net/http reads it before it answers; guarded by mu
 	done   bool // the handler has returned, so the ResponseController must not be used; guarded by mu
 }
 

@@ -18,7 +18,7 @@ import (
 // removed.
 const clientHeader = "Caisson-Client"
 
-// rewrite changes a request for its sandbox.
+// rewrite directs a request to its sandbox, removes Caisson's credentials and private fields, and makes the route's changes.
 func rewrite(p *httputil.ProxyRequest) {
 	c := contextCall(p.In.Context())
 	spec := &c.route.spec
@@ -133,7 +133,7 @@ func applyHeaderChanges(h http.Header, c *caisson.RouteHeaders) {
 	}
 }
 
-// modifyResponse changes an answer of a sandbox for its client.
+// modifyResponse removes from a sandbox's answer the header fields that it may not set, and makes the changes of the route.
 func modifyResponse(res *http.Response) error {
 	c := contextCall(res.Request.Context())
 	h := res.Header

@@ -208,7 +208,7 @@ func (g *Ingress) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	g.forward(c, out, r)
 }
 
-// admit decides whether a request is passed on. It may answer the request itself.
+// admit decides whether a request is passed on, or answers it. If err is nil, release must be called when the request ends.
 func (g *Ingress) admit(c *call, out *responder, r *http.Request) (release func(), err error) {
 	release = func() {}
 	t := g.table.Load()

@@ -10,8 +10,8 @@ import (
 	"github.com/caisson-dev/caisson/internal/reach"
 )
 
-// maxBuckets bounds the number of buckets. Beyond it, the buckets that were not used for the longest time are dropped, and start
-// full again.
+// maxBuckets bounds the number of token buckets in limits. Beyond it, the buckets that were not used for the longest time are
+// dropped, and start full again.
 const maxBuckets = 1 << 16
 
 // limits bounds the number of requests in progress, and the rate at which requests arrive. Safe for concurrent use.
@@ -58,7 +58,7 @@ func (l *limits) enter(c *call, now time.Time) (leave func(), err error) {
 	return l.count(all, one), nil
 }
 
-// count counts a request until leave is called. The caller must hold l.mu.
+// count counts a request under each of keys until leave is called. The caller must hold l.mu.
 func (l *limits) count(keys ...limitKey) (leave func()) {
 	for _, k := range keys {
 		l.active[k]++
@@ -86,7 +86,7 @@ func (l *limits) proceed(c *call, now time.Time) error {
 	return nil
 }
 
-// limitKeys returns the keys under which a call is counted: all for its route, and one for its client on that route.
+// limitKeys returns the keys under which a call is counted: all is that of its route, one that of its client on that route.
 func (c *call) limitKeys() (all, one limitKey) {
 	id := c.route.id
 	if id == "" {
@@ -95,7 +95,7 @@ func (c *call) limitKeys() (all, one limitKey) {
 	return limitKey{route: id}, limitKey{id, reach.Source(netip.AddrPortFrom(c.client, 0).String())}
 }
 
-// take takes a token from a bucket. The caller must hold l.mu.
+// take takes a token from the bucket of k. It returns false if the bucket is empty. The caller must hold l.mu.
 func (l *limits) take(k limitKey, rate caisson.RouteRate, now time.Time) bool {
 	b, ok := l.buckets.Get(k)
 	if !ok {

@@ -62,7 +62,7 @@ func (u *usage) reportBegun() {
 	})
 }
 
-// reportAll reports all sandboxes, and forgets those without requests in progress.
+// reportAll reports all sandboxes in active, and then removes those without requests in progress.
 func (u *usage) reportAll() {
 	u.send(func() (list []caisson.IngressUse) {
 		for id, n := range u.active {

@@ -52,7 +52,7 @@ type Recorder struct {
 	counters    Counters
 }
 
-// Counters are the totals since the Recorder was created.
+// Counters are the totals of decisions and bytes since the Recorder was created.
 type Counters struct {
 	Allowed  int64 `json:"allowed"`
 	Denied   int64 `json:"denied"`
@@ -72,7 +72,7 @@ func newDecisionKey(d caisson.Decision) decisionKey {
 	return decisionKey{d.Kind, d.Reason, d.Name, d.Address, d.Protocol, d.Allowed, d.Rule}
 }
 
-// An overflowKey groups the decisions that exceed the limit of distinct ones.
+// An overflowKey groups the decisions that exceed the limit of distinct ones, by their kind and their verdict.
 type overflowKey struct {
 	kind    string
 	allowed bool
@@ -168,7 +168,7 @@ func (r *Recorder) startSum(d caisson.Decision) *sum {
 	return s
 }
 
-// overflowSum returns the sum for decisions beyond the limit of distinct ones.
+// overflowSum returns the sum of those decisions beyond the limit of distinct ones that have the kind and the verdict of d.
 func (r *Recorder) overflowSum(d caisson.Decision) *sum {
 	k := overflowKey{d.Kind, d.Allowed}
 	s := r.overflow[k]

@@ -60,7 +60,7 @@ type page struct {
 // A refusal is an entry of the page: a refused name, connection or request.
 type refusal struct {
 	caisson.Decision
-	Command string `json:"ask"` // a command for the operator
+	Command string `json:"ask"` // a command with which the operator can examine the refusal
 }
 
 // serve answers a request for /why.

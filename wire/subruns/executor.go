@@ -82,7 +82,7 @@ func describeAgents(list []*caisson.Agent) []agent {
 	return agents
 }
 
-// Call implements [Call] for the guest in ctx. It does not wait for runs to end.
+// Call executes a request of the guest in ctx: "agents", "start", "run" or "cancel". It does not wait for runs to end.
 func (h *Executor) Call(ctx context.Context, name string, in json.RawMessage) (json.RawMessage, error) {
 	var out any
 	switch name {

@@ -152,7 +152,7 @@ func runAgent(ctx context.Context, e *engineClient, st startRequest, s *stream) 
 	return runResult(last)
 }
 
-// showStarted returns the result of engineClient.start as the result of a tool.
+// showStarted returns the result of the tool that starts a run: the run r or, if it could not be started, err.
 func showStarted(r *run, err error) *toolResult {
 	if err != nil {
 		return errorResult(err)

@@ -50,7 +50,7 @@ func showRun(_ http.ResponseWriter, r *http.Request, e *engineClient, name strin
 	return got, err
 }
 
-// awaitFor polls the engine, as await does, until r has ended or the time wait has passed, which is not an error.
+// awaitFor polls the engine, and calls see, until r has ended or the time wait has passed; neither is an error.
 func (e *engineClient) awaitFor(ctx context.Context, r *run, wait time.Duration, see func(*run) error) (*run, error) {
 	limited, stop := context.WithTimeout(ctx, wait)
 	defer stop()

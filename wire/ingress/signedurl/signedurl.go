@@ -40,7 +40,7 @@ func Sign(key ed25519.PrivateKey, t Token) string {
 	return body + "." + encoding.EncodeToString(ed25519.Sign(key, []byte(purpose+body)))
 }
 
-// body returns the text that is signed: the version, the id, the port, flags and the time of expiry, separated by dots.
+// body returns the text that is signed: version, id of the route or sandbox, port, flags and time of expiry, separated by dots.
 func (t Token) body() string {
 	id, flags := string(t.Sandbox), "-"
 	if t.Route != "" {
