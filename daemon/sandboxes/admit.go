@@ -85,8 +85,8 @@ func (a *admission) checkPoolMemory(ctx context.Context, need caisson.Size) erro
 }
 
 // tryAdmit checks for [admission.admit] that the host has enough memory and process ids, and fewer sandboxes than
-// Limits.MaxSandboxes. It removes no sandboxes. need and release are those of admit; reserve is the memory in bytes that must
-// remain available.
+// Limits.MaxSandboxes; it removes no sandboxes. It counts the sandbox as live until release is called, and reserves need bytes of
+// memory for it. reserve is the memory in bytes that must remain available.
 func (a *admission) tryAdmit(ctx context.Context, id caisson.ID, need, reserve caisson.Size) (release func(), err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -251,7 +251,7 @@ func hostTasks() (used, most int, err error) {
 }
 
 // checkpointMemory returns the memory in bytes that a sandbox restored from the checkpoint in dir uses from the start: the disk
-// space of the checkpoint's files, except the file archive and the workspace. The names of the other files depend on the runtime.
+// space of its files, except the archive of changed files and the workspace. The names of the other files depend on the runtime.
 func checkpointMemory(dir string) caisson.Size {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

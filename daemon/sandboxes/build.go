@@ -40,7 +40,7 @@ type builder struct {
 }
 
 // build runs the set-up steps of a template in a sandbox of the template's image, and stores the files that they have changed as
-// a layer. rootfs is the image's root file system with this layer on top.
+// a layer. key is the hash of the build's inputs. rootfs is the image's root file system with this layer on top.
 func (b *builder) build(ctx context.Context, tpl *caisson.Template, img *caisson.Image, key string, progress func(caisson.Progress)) (rootfs caisson.Rootfs, err error) {
 	p, release, err := b.planner.fresh(ctx, &caisson.CreateRequest{Image: tpl.Image, Env: tpl.Env, Resources: tpl.Resources})
 	if err != nil {
@@ -50,7 +50,7 @@ func (b *builder) build(ctx context.Context, tpl *caisson.Template, img *caisson
 	sb := p.sandbox
 	sb.Spec.Command, sb.Spec.User, sb.Spec.Workdir = nil, "0:0", "/"
 	// The steps have the network access that the template's policy allows. Only templates of the same account use the built
-	// layer, because the account is part of the build key.
+	// layer, because the account is one of the inputs of which key is the hash.
 	sb.Spec.Policy = tpl.Policy
 	if _, err := b.accounts.Ensure(ctx, sb.Account); err != nil {
 		return rootfs, err
@@ -194,8 +194,8 @@ func validateSeeds(steps []caisson.SetupStep) error {
 	return nil
 }
 
-// validateSeed returns an Invalid error if the path or the mode of a file of a set-up step is not valid. field is its name in
-// errors.
+// validateSeed returns an Invalid error if the path or the mode of f, a file of a set-up step, is not valid. field is the name of
+// the request's field that contains f, for errors.
 func validateSeed(field string, f caisson.SeedFile) error {
 	if err := validatePath(field+".path", f.Path); err != nil {
 		return err

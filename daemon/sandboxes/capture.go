@@ -56,8 +56,8 @@ func (c *captures) capture(ctx context.Context, sb *caisson.Sandbox, dir string,
 // writeCapture writes a sandbox's files and, if memory is true, its memory to the existing directory part.
 func (c *captures) writeCapture(ctx context.Context, sb *caisson.Sandbox, part string, memory bool) error {
 	if sb.State == caisson.Paused {
-		// The dependsFile of the checkpoint is linked, too: the memory depends on the build and the host from before the pause,
-		// and not on the current ones.
+		// This links the file with the memory's dependencies, too: the memory depends on the build and the host from before the
+		// pause, and not on the current ones.
 		return linkCheckpoint(c.dirs.sandboxPath(sb.ID, pauseDir), part, memory)
 	}
 	tar := filepath.Join(part, filesTar)

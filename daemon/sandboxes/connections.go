@@ -20,7 +20,7 @@ const (
 // Connections implements [caisson.Connections]. A connection can only lead into a sandbox, because its address contains no host.
 type Connections struct {
 	finder finder // finds sandboxes of the caller's account
-	// dial connects to a server in a sandbox, as in [caisson.Dialer].
+	// dial connects to a server at a port (network "tcp") or at a unix socket ("unix") in a sandbox.
 	dial     func(ctx context.Context, id caisson.ID, network, address string) (*os.File, error)
 	activity *activity // records uses of sandboxes
 
@@ -54,8 +54,8 @@ func (s *Connections) Connect(ctx context.Context, ref string, req caisson.Conne
 	return &countedConn{Conn: c.(*net.UnixConn), release: release}, nil
 }
 
-// Open is like Connect, for components that pass the descriptor of the connection on to another process. The connection counts
-// towards the limits, and as a use of the sandbox, until release is called.
+// Open connects to a server in a sandbox, for components that pass the descriptor of the connection on to another process. The
+// connection counts towards the limits, and as a use of the sandbox, until release is called.
 func (s *Connections) Open(ctx context.Context, ref string, req caisson.ConnectRequest) (f *os.File, release func(), err error) {
 	network, address, err := req.Address()
 	if err != nil {

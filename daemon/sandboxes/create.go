@@ -15,11 +15,11 @@ type Lifecycle struct {
 	planner   *planner   // resolves requests into plans
 	creator   *creator   // executes plans
 	pools     *pools     // manages pools of sandboxes
-	changes   *changes   // performs changes of states
-	verbs     *verbs     // functions for changes of states
+	changes   *changes   // changes the states of sandboxes, one change at a time for each
+	verbs     *verbs     // carries out changes of states on the host
 	remover   *remover   // removes sandboxes
 	deadlines *deadlines // timers for TTLs and autoPause
-	writers   *writers   // records which processes changed files
+	writers   *writers   // records which process was the last to change each file of a workspace
 }
 
 var _ caisson.Sandboxes = (*Lifecycle)(nil)

@@ -116,7 +116,7 @@ func (c *creator) execute(ctx context.Context, p *plan) (_ *caisson.Sandbox, err
 // startOutcome is the outcome of a start of a planned sandbox.
 type startOutcome struct {
 	filesOnly string   // reason why memory was not restored, or ""
-	shared    []string // value of SharedRandomness in [caisson.Sandbox]
+	shared    []string // programs in the restored memory that may draw the same random numbers as in other forks
 }
 
 // start starts the processes of a planned sandbox. It adds the function that ends them again to back.

@@ -28,20 +28,20 @@ type decisions struct {
 	log        *slog.Logger
 
 	mu      sync.Mutex
-	queue   []guestDecisions // calls of RecordDecisions that are not recorded yet; guarded by mu
+	queue   []guestDecisions // lists of decisions that are not recorded yet; guarded by mu
 	waiting map[string]int   // number of lists in the queue by account; guarded by mu
 	running bool             // whether the goroutine runs; guarded by mu
 	dropped int              // number of decisions dropped since the last log message about them; guarded by mu
 	warned  time.Time        // time of the last log message about dropped decisions; guarded by mu
 }
 
-// guestDecisions contains the arguments of one call of RecordDecisions: decisions of the wire of one guest.
+// guestDecisions is a list of decisions of the wire of one guest, as the wire process reported it.
 type guestDecisions struct {
 	guest caisson.Guest      // guest whose wire has decided
 	list  []caisson.Decision // decisions of the wire
 }
 
-// add implements [Core.RecordDecisions].
+// add queues the decisions of a guest's wire to be recorded. It drops them if the queue of the guest's account is full.
 func (d *decisions) add(g caisson.Guest, list []caisson.Decision) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -20,9 +20,9 @@ import (
 	"github.com/caisson-dev/caisson/internal/hostdir"
 )
 
-// Files of a sandbox's directory; see the package comment.
+// Names of the files and directories in a sandbox's directory.
 const (
-	etcLayer   = "etc"         // directory of the topmost layer
+	etcLayer   = "etc"         // directory of the topmost layer of the root file system
 	outputFIFO = "output"      // FIFO for the output of the command
 	mountsFile = "mounts.json" // list of the mounted host directories, see [mountRecord]
 	filesTar   = "files.tar"   // archive of the changes to the root file system
@@ -242,7 +242,7 @@ func closeMounts(mounts []caisson.RuntimeMount) {
 	}
 }
 
-// writeFile is [durable.Write], but it returns the error of diskFull if the disk is full.
+// writeFile writes the file path with save and syncs it to disk. Returns an Exhausted error if the disk is full.
 func writeFile(path string, save func(*os.File) error) error {
 	return diskFull(durable.Write(path, save))
 }

@@ -30,7 +30,7 @@ type diskGuard struct {
 	locks      *locks                       // one lock for each sandbox
 	watches    *watches                     // monitors running sandboxes
 	free       func() (caisson.Size, error) // returns the free disk space for the data directory in bytes
-	reserve    caisson.Size                 // see Limits.DiskReserve
+	reserve    caisson.Size                 // bytes that must remain free on the file system of the data directory
 	log        *slog.Logger
 
 	mu        sync.Mutex               // held during a check

@@ -40,7 +40,7 @@ func (s *evictor) forkMemory(list []*caisson.Sandbox) (sum caisson.Size) {
 }
 
 // evict removes one sandbox from a pool, and reports whether it has removed one. Forks are removed before other sandboxes,
-// because they have most memory.
+// because they use the most memory.
 func (s *evictor) evict(ctx context.Context) bool {
 	list, err := s.list(ctx)
 	if err != nil || len(list) == 0 {

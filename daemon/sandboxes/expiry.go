@@ -17,21 +17,21 @@ const deadlineRetry = time.Minute
 // idleGrace is the time between SIGTERM and SIGKILL for sandboxes that are stopped because they are not in use.
 const idleGrace = 10 * time.Second
 
-// idleReason is the beginning of the reason of sandboxes that are suspended, paused or stopped because they are not in use.
+// idleReason begins the Reason in the record of a sandbox that was suspended, paused or stopped because it was not in use.
 const idleReason = "not used for "
 
 // errUsed reports that a sandbox that was to be suspended, paused or stopped is in use again.
 var errUsed = caisson.Errorf(caisson.Conflict, "the sandbox is used again")
 
-// expiry executes the steps of sandboxes when they are due, see [step].
+// expiry executes the steps of sandboxes, such as pauses and removals, when they are due.
 type expiry struct {
 	states     states            // stored records of sandboxes
 	locks      *locks            // one lock for each sandbox
 	deadlines  *deadlines        // timers for TTLs and autoPause
 	remover    *remover          // removes sandboxes
 	keeper     *keeper           // takes and stores snapshots
-	changes    *changes          // performs changes of states
-	verbs      *verbs            // functions for changes of states
+	changes    *changes          // changes the states of sandboxes, one change at a time for each
+	verbs      *verbs            // carries out changes of states on the host
 	background *background.Group // background goroutines of the core
 	log        *slog.Logger
 	retry      time.Duration // delay before a failed step is retried: deadlineRetry, or less in tests
@@ -208,8 +208,8 @@ func (e *expiry) wake(ctx context.Context, sb *caisson.Sandbox) (*caisson.Sandbo
 	})
 }
 
-// autoPause suspends, pauses or stops a sandbox that is not in use: it performs the change of the verb v with act. Returns
-// errUsed if the sandbox is in use again.
+// autoPause suspends, pauses or stops a sandbox that is not in use. v is the verb for the change, and act carries the change out
+// on the host. Returns errUsed if the sandbox is in use again.
 func (e *expiry) autoPause(ctx context.Context, sb *caisson.Sandbox, s step, v caisson.Verb, act func(context.Context, *caisson.Sandbox) error,
 ) (*caisson.Sandbox, error) {
 	return e.changes.changeLocked(ctx, sb.ID, v, func(ctx context.Context, b *caisson.Sandbox) error {

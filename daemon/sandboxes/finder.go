@@ -18,7 +18,7 @@ type finder struct {
 	programs  caisson.Programs // sets of programs that this daemon supports
 }
 
-// find returns the sandbox of the caller's account with that id or name.
+// find returns the sandbox of the caller's account with the id or name ref.
 func (f finder) find(ctx context.Context, ref string) (*caisson.Sandbox, error) {
 	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
@@ -27,7 +27,7 @@ func (f finder) find(ctx context.Context, ref string) (*caisson.Sandbox, error) 
 	return f.sandboxes.Get(ctx, in, ref)
 }
 
-// findFor returns the sandbox of the caller's account with that id or name, and an error if its state does not allow the verb v.
+// findFor returns the sandbox of the caller's account with the id or name ref, and an error if its state forbids the verb v.
 func (f finder) findFor(ctx context.Context, ref string, v caisson.Verb) (*caisson.Sandbox, error) {
 	sb, err := f.find(ctx, ref)
 	if err != nil {
@@ -68,21 +68,21 @@ func (s states) get(ctx context.Context, id caisson.ID) (*caisson.Sandbox, error
 	return s.sandboxes.Get(ctx, caisson.AllAccounts(), string(id))
 }
 
-// list returns the records of all sandboxes in a scope.
+// list returns the records of all sandboxes in a scope, which is one account or all accounts.
 func (s states) list(ctx context.Context, in caisson.Scope) ([]*caisson.Sandbox, error) {
 	return caisson.ListAll(ctx, s.sandboxes, in, sandboxID)
 }
 
-// sandboxID returns the id of a sandbox as its key for [caisson.ListAll].
+// sandboxID returns the id of a sandbox: the key by which the store lists sandboxes in pages.
 func sandboxID(s *caisson.Sandbox) caisson.ID { return s.ID }
 
-// snapshotID returns the id of a snapshot as its key for [caisson.ListAll].
+// snapshotID returns the id of a snapshot: the key by which the store lists snapshots in pages.
 func snapshotID(s *caisson.Snapshot) caisson.ID { return s.ID }
 
-// imageKey returns the reference of an image as its key for [caisson.ListAll].
+// imageKey returns the reference of an image: the key by which the store lists images in pages.
 func imageKey(i *caisson.Image) caisson.ID { return caisson.ID(i.Reference) }
 
-// templateKey returns the name of a template as its key for [caisson.ListAll].
+// templateKey returns the name of a template: the key by which the store lists templates in pages.
 func templateKey(t *caisson.Template) caisson.ID { return caisson.ID(t.Name) }
 
 // insertOrChange inserts obj under a name. If the account already has an object with that name, it applies the function change to

@@ -14,7 +14,7 @@ type ImageService struct {
 	images   caisson.Table[caisson.Image]
 	accounts caisson.AccountStore // accounts with their host uids
 	users    rootfsUsers          // finds the objects that use root file systems
-	catalog  catalog              // reads templates
+	catalog  catalog              // reads templates, including the built-in one
 	events   caisson.Publisher
 }
 
@@ -227,7 +227,7 @@ func (s *ImageService) pruneLayers(ctx context.Context) (caisson.Size, error) {
 	return s.driver.Prune(ctx, func(dir string) bool { return keep[dir] })
 }
 
-// layersInUse implements [Core.LayersInUse].
+// layersInUse returns the directories of the layers that images and other objects of any account use.
 func (s *ImageService) layersInUse(ctx context.Context) (map[string]bool, error) {
 	keep := map[string]bool{}
 	note := func(r caisson.Rootfs, _ string) {

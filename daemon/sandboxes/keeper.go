@@ -60,7 +60,7 @@ func (k *keeper) take(ctx context.Context, sb *caisson.Sandbox, req caisson.Snap
 }
 
 // takesFinal reports whether a final snapshot of a sandbox is taken before the sandbox is removed at the end of its hard TTL. A
-// sandbox that never ran, has failed, is already being removed, or did not request one in FinalSnapshot gets none.
+// sandbox gets none if it never ran, has failed, is already being removed, or FinalSnapshot in its spec is false.
 func (k *keeper) takesFinal(sb *caisson.Sandbox) bool {
 	switch sb.State {
 	case caisson.Creating, caisson.Created, caisson.Failed, caisson.Removing:

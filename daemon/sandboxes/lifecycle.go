@@ -18,7 +18,7 @@ type changes struct {
 	deadlines  *deadlines                                     // timers for TTLs and autoPause
 	dirs       dirs                                           // paths and files in the data directory
 	unresolved *idSet                                         // sandboxes whose last change has an outcome that is not stored
-	disconnect func(ctx context.Context, id caisson.ID) error // Disconnect of [NetworkConfig]; may be nil
+	disconnect func(ctx context.Context, id caisson.ID) error // closes connections from outside to a sandbox; nil: there are none
 	log        *slog.Logger
 }
 
@@ -57,7 +57,7 @@ func (c *changes) resolvePrevious(ctx context.Context, id caisson.ID) error {
 	return c.resolver.resolve(ctx, id)
 }
 
-// changeLocked is like change, for a sandbox whose lock the caller holds.
+// changeLocked performs the change of a sandbox that v names, and stores the outcome. The caller must hold the sandbox's lock.
 func (c *changes) changeLocked(ctx context.Context, id caisson.ID, v caisson.Verb, act func(context.Context, *caisson.Sandbox) error) (*caisson.Sandbox, error) {
 	via, to := v.Transition()
 	var before caisson.State

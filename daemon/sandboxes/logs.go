@@ -28,7 +28,7 @@ const (
 type logs struct {
 	dirs       dirs              // paths and files in the data directory
 	states     states            // stored records of sandboxes
-	background *background.Group // background goroutines of the core; the readers that follow a log end with them
+	background *background.Group // background goroutines of the core; when it stops, readers stop following logs
 	log        *slog.Logger
 }
 

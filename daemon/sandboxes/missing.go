@@ -26,7 +26,7 @@ type missingFinder struct {
 	log       *slog.Logger
 }
 
-// forget implements [Core.ForgetMissing].
+// forget removes snapshots and images without files, and the build results of templates without layers, from the store.
 func (m *missingFinder) forget(ctx context.Context) error {
 	snaps, err := caisson.ListAll(ctx, m.snapshots, caisson.AllAccounts(), snapshotID)
 	if err != nil {

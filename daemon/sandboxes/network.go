@@ -18,7 +18,7 @@ type Egress interface {
 	Check(p caisson.Policy) (caisson.Policy, error)
 	// Explain returns which rule of p decides about connections to target.
 	Explain(p caisson.Policy, target string) (*caisson.Explanation, error)
-	// Presets returns the predefined lists of rules.
+	// Presets returns the presets: the named lists of hosts that rules may name.
 	Presets() []caisson.Preset
 	// InternalRule returns the first rule that allows access to the host or its networks, if there is one.
 	InternalRule(p caisson.Policy) (rule int, ok bool)

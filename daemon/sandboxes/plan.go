@@ -10,7 +10,7 @@ import (
 )
 
 // A plan describes how a sandbox is created. It is resolved once, from a request to create, fork or restore a sandbox, and
-// executed by [creator]. A part of it is stored with the sandbox until the sandbox has been created, see [resolver.undo].
+// executed by [creator]. A part of it is stored until the sandbox has been created, so that a crash during this can be undone.
 type plan struct {
 	sandbox   *caisson.Sandbox          // record of the sandbox, in the state Creating
 	from      *origin                   // what the sandbox is forked from; nil for a new sandbox
@@ -18,7 +18,7 @@ type plan struct {
 	start     bool                      // whether the processes of the sandbox are started
 	workspace *caisson.WorkspaceRequest // requested workspace; nil for none
 	handles   []caisson.Handle          // descriptors of the host directories in the sandbox's mounts
-	// randomness determines what happens to random state in restored memory, see [source].
+	// If randomness is "openssl", OpenSSL's random generators in restored processes reseed.
 	randomness string
 	request    recheckedFields // fields of the request that are validated again
 }
@@ -45,7 +45,7 @@ type recheckedFields struct {
 
 // planner resolves requests into plans.
 type planner struct {
-	catalog    catalog                                       // reads templates
+	catalog    catalog                                       // reads templates, including the built-in one
 	images     *ImageService                                 // finds and pulls images
 	holds      interface{ ProtectLayers() (release func()) } // protects layers from pruning until release is called
 	snapshots  caisson.Table[caisson.Snapshot]

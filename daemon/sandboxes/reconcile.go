@@ -28,7 +28,7 @@ type reconciler struct {
 	log        *slog.Logger
 }
 
-// reconcile implements [Core.Reconcile], but does not start the background work.
+// reconcile makes store and host consistent, and returns what it removed. netns opens the network namespace of a running sandbox.
 func (r *reconciler) reconcile(ctx context.Context, netns func(caisson.ID) (*os.File, error)) ([]caisson.Garbage, error) {
 	list, err := r.runtime.List(ctx)
 	if err != nil {
@@ -88,11 +88,11 @@ type garbage struct {
 	snapshots caisson.Table[caisson.Snapshot]
 	dirs      dirs       // paths and files in the data directory
 	hidden    *idSet     // ids of sandboxes and captures in use that are not in the store
-	leftovers *idSet     // sandboxes that could not be stopped completely, see [processes]
+	leftovers *idSet     // sandboxes that could not be stopped, or whose resources could not be freed
 	processes *processes // starts and kills processes of sandboxes
 }
 
-// collect implements [Core.CollectGarbage].
+// collect removes the processes and directories that belong to no object of the store, and returns them.
 func (g *garbage) collect(ctx context.Context) ([]caisson.Garbage, error) {
 	// The host is read first, then g.hidden, then the store. An id is put into g.hidden or the store before anything with
 	// this id is created on the host. What was found on the host, and is in neither of them afterwards, is garbage.
@@ -166,7 +166,7 @@ func (g *garbage) knownIDs(ctx context.Context) (map[caisson.ID]bool, error) {
 	return known, nil
 }
 
-// programsInUse implements [Core.ProgramsInUse].
+// programsInUse returns the ids of the sets of programs that sandboxes and snapshots of any account depend on.
 func (g *garbage) programsInUse(ctx context.Context) (map[string]bool, error) {
 	used := map[string]bool{}
 	boxes, err := g.states.list(ctx, caisson.AllAccounts())

@@ -140,8 +140,8 @@ func (r *resolver) undo(ctx context.Context, p *caisson.Plan) error {
 }
 
 // stateAfterCrash returns the state of a sandbox after a crash of the daemon, and the reason if the sandbox has failed
-// because of it. was is the stored state; running reports whether the sandbox's processes run, paused whether its pauseDir
-// exists, and files whether its filesTar exists. The result Removing means that the caller must remove the sandbox.
+// because of it. was is the stored state; running reports whether the sandbox's processes run, paused whether a checkpoint in its
+// directory exists, and files whether an archive of its files exists. The result Removing means that the caller must remove it.
 func stateAfterCrash(was caisson.State, running, paused, files bool) (to caisson.State, reason string) {
 	switch was {
 	case caisson.Creating, caisson.Removing:

@@ -32,25 +32,25 @@ func RuntimeOf[R interface {
 type (
 	// lister lists the sandboxes of the runtime.
 	lister interface {
-		List(ctx context.Context) ([]caisson.RuntimeSandbox, error) // see [caisson.Runtime]
+		List(ctx context.Context) ([]caisson.RuntimeSandbox, error) // returns all sandboxes of the data directory
 	}
 	// execer starts processes in sandboxes.
 	execer interface {
-		Exec(ctx context.Context, id caisson.ID, e caisson.RuntimeExec) (caisson.Process, error) // see [caisson.Runtime]
+		Exec(ctx context.Context, id caisson.ID, e caisson.RuntimeExec) (caisson.Process, error) // starts a process in a sandbox
 	}
 	// doneReporter returns a channel that is closed when a sandbox has ended.
 	doneReporter interface {
-		Done(id caisson.ID) <-chan struct{} // see [caisson.Runtime]
+		Done(id caisson.ID) <-chan struct{} // the channel is closed already if no such sandbox runs
 	}
 	// fileSaver writes the changes to a sandbox's root file system to a file.
 	fileSaver interface {
-		SaveFiles(ctx context.Context, id caisson.ID, f *os.File) error // see [caisson.Checkpointer]
+		SaveFiles(ctx context.Context, id caisson.ID, f *os.File) error // writes the changes to f as a tar archive
 	}
 	// starter creates, restores and destroys sandboxes, and starts processes in them.
 	starter interface {
-		Create(ctx context.Context, id caisson.ID, spec caisson.RuntimeSpec) error              // see [caisson.Runtime]
-		Restore(ctx context.Context, id caisson.ID, spec caisson.RuntimeSpec, dir string) error // see [caisson.Checkpointer]
-		Destroy(ctx context.Context, id caisson.ID) error                                       // see [caisson.Runtime]
+		Create(ctx context.Context, id caisson.ID, spec caisson.RuntimeSpec) error              // creates and starts a sandbox
+		Restore(ctx context.Context, id caisson.ID, spec caisson.RuntimeSpec, dir string) error // restores the checkpoint in dir
+		Destroy(ctx context.Context, id caisson.ID) error                                       // removes a sandbox from the host
 		execer
 		doneReporter
 	}

@@ -116,7 +116,7 @@ func (s *specs) dependencies(ctx context.Context, sb *caisson.Sandbox) (d caisso
 // a checkpoint, it records the dependencies that the memory can be restored with.
 const dependsFile = "depends.json"
 
-// writeDepends writes the dependsFile in dir.
+// writeDepends records dependencies in a file in dir, the directory of a sandbox.
 func writeDepends(dir string, d caisson.Dependencies) error {
 	data, err := json.Marshal(d)
 	if err != nil {
@@ -125,7 +125,7 @@ func writeDepends(dir string, d caisson.Dependencies) error {
 	return os.WriteFile(filepath.Join(dir, dependsFile), data, 0o600)
 }
 
-// readDepends reads the dependsFile in dir.
+// readDepends returns the dependencies that are recorded in dir, the directory of a sandbox or of a checkpoint.
 func readDepends(dir string) (d caisson.Dependencies, err error) {
 	data, err := os.ReadFile(filepath.Join(dir, dependsFile))
 	if err == nil {
@@ -134,8 +134,8 @@ func readDepends(dir string) (d caisson.Dependencies, err error) {
 	return d, err
 }
 
-// copyDepends copies the dependsFile from one directory to another. A checkpoint depends on what the sandbox was started with,
-// not on the current build and host.
+// copyDepends copies the file with the dependencies from one directory to another. A checkpoint depends on what the sandbox was
+// started with, not on the current build and host.
 func copyDepends(from, to string) error {
 	d, err := readDepends(from)
 	if err != nil {

@@ -39,7 +39,7 @@ type Images interface {
 	Pull(ctx context.Context, req caisson.PullRequest, account string, progress func(caisson.Progress)) (*caisson.Image, error)
 	// Host returns the image of the host's own programs.
 	Host(ctx context.Context) (*caisson.Image, error)
-	// MakeLayer makes a layer of the changes that Checkpointer.SaveFiles wrote, and returns its digest and directory.
+	// MakeLayer makes a layer from a tar archive of the changes to a root file system, and returns its digest and directory.
 	MakeLayer(ctx context.Context, account string, archive *os.File) (digest, dir string, err error)
 	// ProtectLayers protects layers from being pruned until release is called.
 	ProtectLayers() (release func())
@@ -133,7 +133,7 @@ type Core struct {
 	clients    *fileClients      // clients that access files in sandboxes
 	diskGuard  *diskGuard        // stops sandboxes that fill the disk
 	admission  *admission        // decides whether the host has room
-	expiry     *expiry           // acts when the timers of deadlines fire
+	expiry     *expiry           // pauses and removes sandboxes, and takes other steps, when they are due
 	reconciler *reconciler       // reconciles store and host
 	wires      *wireChanges      // changes policies and assignments
 	decisions  *decisions        // records decisions of wires
@@ -372,7 +372,7 @@ func (c *Core) Assign(ctx context.Context, id caisson.ID, a *caisson.Assignment)
 }
 
 // RecordRequests records a report that the ingress has passed requests to a sandbox. active reports whether any of the requests
-// is still in progress; the sandbox then counts as in use for requestLease.
+// is still in progress; the sandbox then counts as in use for 10 seconds after the report.
 func (c *Core) RecordRequests(id caisson.ID, active bool) {
 	c.deadlines.activity.recordRequests(id, active)
 }

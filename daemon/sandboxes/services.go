@@ -77,7 +77,7 @@ func (s *ServiceService) ApplyServices(ctx context.Context, ref string, req cais
 	return s.statuses(ctx, sb)
 }
 
-// ServeAgent adds the service of the sandbox's agent, or changes it. Its ID is [caisson.AgentService], its Readiness nil.
+// ServeAgent adds svc, the service of a sandbox's agent, or changes it, and sets the id of svc. The Readiness of svc must be nil.
 // When ServeAgent returns, the service's process has been started, so that it can be distinguished from processes that the agent
 // starts.
 func (s *ServiceService) ServeAgent(ctx context.Context, ref string, svc caisson.Service) error {
@@ -131,9 +131,9 @@ func (s *ServiceService) change(ctx context.Context, ref string, to func(old []c
 	}
 	s.states.event(ctx, changed, "services.set", map[string]string{"services": strconv.Itoa(len(changed.Spec.Services))})
 	if changed.State == caisson.Running {
-		// If the sandbox does not answer now, the follower sends the stored services later. The sandbox is not locked during the
-		// request, because it may never answer. If two sets of services are sent at the same time, the one with the higher
-		// revision is in force.
+		// If the sandbox does not answer now, the goroutine that follows its services sends them later. The sandbox is not locked
+		// during the request, because it may never answer. If two sets of services are sent at the same time, the one with the
+		// higher revision is in force.
 		s.supervisors.ensureFollowed(changed)
 		if err := s.supervisors.apply(ctx, changed.ID); err != nil {
 			return nil, err
@@ -278,7 +278,7 @@ func checkServices(field string, list []caisson.Service) error {
 	return nil
 }
 
-// validateService returns an Invalid error if a service is not valid. at is the name of its field in the request.
+// validateService returns an Invalid error if s is not valid. at is the name of the request's field that contains s, for errors.
 func validateService(at string, s *caisson.Service) error {
 	if s.ID == "" {
 		return caisson.Invalidf(at+".id", "an id is required")
@@ -303,8 +303,8 @@ func validateService(at string, s *caisson.Service) error {
 	return nil
 }
 
-// validateReadiness returns an Invalid error if the field Readiness of a service is not valid. at is the name of its field in the
-// request.
+// validateReadiness returns an Invalid error if the field Readiness of a service is not valid. at is the name of this field in
+// the request, for errors.
 func validateReadiness(at string, s *caisson.Service) error {
 	r := s.Readiness
 	if r == nil {

@@ -202,7 +202,7 @@ func validateTimes(ttl, hardTTL *caisson.Duration, autoPause *caisson.AutoPause)
 	return nil
 }
 
-// Values of Spec.Randomness; the names are those of mechanisms that [caisson.Warm] describes.
+// Values of Spec.Randomness, which names the mechanism by which forks of an agent draw different random numbers.
 const (
 	randomnessKernel  = "kernel"
 	randomnessOpenSSL = "openssl"

@@ -19,7 +19,7 @@ type source struct {
 	checkpoint string // directory of the checkpoint to restore, or "" for a start without memory
 	// depends are the dependencies to record; nil if they are not determined yet.
 	depends *caisson.Dependencies
-	// randomness determines what happens to random state in the restored memory, see Randomness in [caisson.RuntimeSpec].
+	// If randomness is "openssl", OpenSSL's random generators in restored processes reseed.
 	randomness string
 }
 
@@ -33,7 +33,7 @@ type processes struct {
 	clients    *fileClients               // clients that access files in sandboxes
 
 	leftovers *idSet       // sandboxes that could not be stopped, or whose resources could not be freed
-	checkHost func() error // CheckHost of [HostConfig]; may be nil
+	checkHost func() error // returns an error if the host lacks what every sandbox needs; may be nil
 }
 
 // run attaches the wire of a sandbox and starts its processes from the given source. If the start fails, it kills the processes
@@ -86,8 +86,8 @@ func (h *processes) explain(err error) error {
 }
 
 // runFrom starts a sandbox from the checkpoint in dir: with its memory if the memory can be restored on this host, and otherwise
-// with its files only. filesOnly is the reason for a start with files only, or "". randomness is as in [source]. runFrom sets
-// sb.Build, because memory must be restored with the programs with which it was captured.
+// with its files only. filesOnly is the reason for a start with files only, or "". If randomness is "openssl", OpenSSL's random
+// generators reseed. runFrom sets sb.Build, because memory must be restored with the programs with which it was captured.
 func (h *processes) runFrom(ctx context.Context, sb *caisson.Sandbox, dir, randomness string) (filesOnly string, err error) {
 	had, err := readDepends(dir)
 	if err != nil {
@@ -105,7 +105,7 @@ func (h *processes) runFrom(ctx context.Context, sb *caisson.Sandbox, dir, rando
 	return "", h.run(ctx, sb, source{checkpoint: dir, depends: &have, randomness: randomness})
 }
 
-// haltFunc is the type of [processes.halt].
+// haltFunc is a function that kills the processes of a sandbox and frees its resources on the host.
 type haltFunc = func(ctx context.Context, id caisson.ID) error
 
 // halt kills the processes of a sandbox and frees its resources on the host. If the processes cannot be killed, they
@@ -145,7 +145,7 @@ func (h *processes) sharedRandomness(ctx context.Context, id caisson.ID) ([]stri
 	return h.randomness.SharedRandomness(ctx, id)
 }
 
-// probeTimeout is the timeout for the first process in a restored sandbox.
+// probeTimeout is the timeout for the process that is started in a restored sandbox to check that it works.
 const probeTimeout = 20 * time.Second
 
 // probe checks that a restored sandbox can run a process. A restore may succeed although the sandbox dies immediately

@@ -203,7 +203,7 @@ const (
 	// Rate limit of the events about the services of one sandbox: after serviceEventBurst events, one in each serviceEventPause.
 	// Further events are dropped.
 	serviceEventPause = 10 * time.Second
-	serviceEventBurst = 20 // see serviceEventPause
+	serviceEventBurst = 20 // number of events before the rate is limited
 )
 
 // run follows the conditions that the supervisor reports. After the connection to the supervisor was lost, it connects again, and

@@ -18,7 +18,7 @@ import (
 
 // Templates implements [caisson.Templates].
 type Templates struct {
-	catalog  catalog              // reads templates
+	catalog  catalog              // reads templates, including the built-in one
 	accounts caisson.AccountStore // accounts with their host uids
 	driver   Images               // pulls and unpacks images
 	images   *ImageService        // finds and pulls images
@@ -27,7 +27,7 @@ type Templates struct {
 	pools    *pools   // manages pools of sandboxes
 	builder  *builder // runs set-up steps
 	// builds contains two kinds of locks: account/name is held during the build of a template, and account//key, acquired after
-	// it, while the set-up steps with this build key run.
+	// it, while set-up steps run; key is the hash of the inputs of the build.
 	builds keylock.Locks
 }
 
@@ -54,7 +54,7 @@ func (c catalog) get(ctx context.Context, name string) (*caisson.Template, error
 	return tpl, err
 }
 
-// list returns the built-in template and those in a scope.
+// list returns the built-in template and those in a scope, which is one account or all accounts.
 func (c catalog) list(ctx context.Context, in caisson.Scope) ([]*caisson.Template, error) {
 	list := []*caisson.Template{hostTemplate()}
 	own, err := caisson.ListAll(ctx, c.templates, in, templateKey)
@@ -217,7 +217,7 @@ func (t *Templates) BuildTemplate(ctx context.Context, name string, auth caisson
 		progress(caisson.Progress{Stage: "setup", Detail: "unchanged since " + tpl.Built.At.Format(time.DateTime)})
 		return tpl, nil
 	}
-	// Concurrent builds of templates with the same build key wait here for the first one, and then use its result.
+	// Concurrent builds with the same inputs, of several templates, wait here for the first one, and then use its result.
 	releaseKey, err := t.builds.Acquire(ctx, tpl.Account+"//"+key)
 	if err != nil {
 		return nil, err

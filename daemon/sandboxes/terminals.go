@@ -155,7 +155,7 @@ func noTerminal(id caisson.ID) error {
 	return caisson.Errorf(caisson.NotFound, "the sandbox has no terminal %s; list them with: caisson terminal ls", id)
 }
 
-// run runs a command of guestd for terminals, as the sandbox's root, and returns its output.
+// run runs a command of guestd for terminals, as root in the sandbox, and returns its output.
 func (t *Terminals) run(ctx context.Context, id caisson.ID, env []string, args ...string) ([]byte, error) {
 	out, said, status, err := runGuestd(ctx, t.runtime, id, caisson.RuntimeExec{Command: append([]string{guestdPath, "terminal"}, args...), Env: env})
 	switch {

@@ -44,8 +44,8 @@ func (d *deadlines) close() {
 // arm sets the timer for a sandbox's next step, and stops the sandbox's previous timer.
 func (d *deadlines) arm(sb *caisson.Sandbox) { d.armAfter(sb, time.Time{}) }
 
-// armAfter is like arm, but if retry is not zero, the timer fires at retry at the latest, and steps that are already due do not
-// make it fire earlier.
+// armAfter sets the timer for a sandbox's next step, and stops its previous timer. If retry is not zero, the timer fires at that
+// time at the latest, and steps that are already due do not make it fire earlier.
 func (d *deadlines) armAfter(sb *caisson.Sandbox, retry time.Time) {
 	next := retry
 	for _, s := range d.activity.steps(sb) {

@@ -50,7 +50,7 @@ func pathIfExists(path string) string {
 	return path
 }
 
-// stop saves the files of a sandbox and ends its processes. grace is the time between SIGTERM and SIGKILL, see [verbs.terminate].
+// stop saves the files of a sandbox and ends its processes. grace is the time between SIGTERM and SIGKILL.
 func (v *verbs) stop(ctx context.Context, sb *caisson.Sandbox, grace time.Duration) error {
 	sb.Reason = ""
 	if sb.State == caisson.Paused {
@@ -68,7 +68,7 @@ func (v *verbs) stop(ctx context.Context, sb *caisson.Sandbox, grace time.Durati
 	return stateError{err, caisson.Running} // also if the sandbox was suspended before, because it has been thawed
 }
 
-// suspend freezes a sandbox. The sandbox's wire stays attached, and keeps the replies to its requests until the sandbox is woken.
+// suspend freezes a sandbox. Its wire stays attached, and keeps replies to the sandbox's requests until the sandbox is woken.
 func (v *verbs) suspend(ctx context.Context, sb *caisson.Sandbox) error {
 	v.clients.drop(sb.ID) // A frozen sandbox does not reply to its file client.
 	if err := v.freezer.freeze(ctx, sb.ID); err != nil {
@@ -160,7 +160,7 @@ func (v *verbs) commandEnded(ctx context.Context, id caisson.ID) bool {
 	return err == nil && sb.Exit != nil
 }
 
-// pause writes the sandbox's memory and files to its pauseDir and kills its processes.
+// pause writes a checkpoint of a sandbox, with its memory and files, to the sandbox's directory, and kills its processes.
 func (v *verbs) pause(ctx context.Context, sb *caisson.Sandbox) error {
 	err := writeDir(v.dirs.sandboxPath(sb.ID, pauseDir), func(dir string) error {
 		v.clients.drop(sb.ID)
@@ -184,7 +184,7 @@ func (v *verbs) pause(ctx context.Context, sb *caisson.Sandbox) error {
 	return nil
 }
 
-// resume starts a paused sandbox from its pauseDir.
+// resume starts a paused sandbox from the checkpoint that the pause has written.
 func (v *verbs) resume(ctx context.Context, sb *caisson.Sandbox) error {
 	dir := v.dirs.sandboxPath(sb.ID, pauseDir)
 	admitted, err := v.admission.admit(ctx, sb, checkpointMemory(dir))

@@ -18,7 +18,7 @@ type wireChanges struct {
 	log      *slog.Logger
 }
 
-// assign implements [Core.Assign].
+// assign sets the run that a sandbox of the caller's account serves; nil clears it. It applies the change to the sandbox's wire.
 func (w *wireChanges) assign(ctx context.Context, id caisson.ID, to *caisson.Assignment) (*caisson.Sandbox, error) {
 	if err := w.network.checkAssignment(ctx, to); err != nil {
 		return nil, err

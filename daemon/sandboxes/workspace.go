@@ -254,7 +254,7 @@ func (w *workspaces) checkPlaceholderEmpty(sb *caisson.Sandbox) error {
 	return nil
 }
 
-// closeOnce returns a copy of a request whose directory can be closed more than once.
+// closeOnce returns a copy of a request whose directory is closed only once, however often Close and release are called.
 func closeOnce(req *caisson.WorkspaceRequest) (own *caisson.WorkspaceRequest, release func()) {
 	if req == nil || req.Directory == nil {
 		return req, func() {}

@@ -17,8 +17,8 @@ import (
 // sandbox's kernel, which keeps the records, ends with them.
 const writersFile = "writers.json"
 
-// writersTimeout is the timeout for saving the writersFile. After it, the sandbox's processes are killed although the file was
-// not saved.
+// writersTimeout is the timeout for saving which process changed which file. After it, the sandbox's processes are killed even if
+// this was not saved.
 const writersTimeout = 2 * time.Second
 
 // writers returns and stores records of which process was the last to change each file in a workspace.
@@ -29,7 +29,7 @@ type writers struct {
 	log     *slog.Logger
 }
 
-// byID implements [Lifecycle.Writers].
+// byID returns which process was the last to change each file in a sandbox's workspace; nil if that is not recorded.
 func (w *writers) byID(ctx context.Context, id caisson.ID) (*caisson.Writers, error) {
 	sb, err := w.states.get(ctx, id)
 	if err != nil {
@@ -38,12 +38,12 @@ func (w *writers) byID(ctx context.Context, id caisson.ID) (*caisson.Writers, er
 	return w.query(ctx, sb)
 }
 
-// query implements [Lifecycle.Writers] for a sandbox that has been read from the store.
+// query returns which process was the last to change each file in the workspace of sb; nil if that is not recorded.
 func (w *writers) query(ctx context.Context, sb *caisson.Sandbox) (*caisson.Writers, error) {
 	if w.runtime == nil || sb.Spec.Workspace == "" {
 		return nil, nil
 	}
-	// The sandbox is queried before the writersFile is read: if the sandbox is stopped in between, the file contains its records.
+	// The sandbox is queried before the stored file is read: if the sandbox is stopped in between, the file has its records.
 	now, err := w.runtime.Writers(ctx, sb.ID, sb.Spec.WorkspaceAt)
 	if k := caisson.KindOf(err); err != nil && k != caisson.NotFound && k != caisson.Conflict {
 		return nil, err
@@ -55,7 +55,7 @@ func (w *writers) query(ctx context.Context, sb *caisson.Sandbox) (*caisson.Writ
 	return now.After(before), nil
 }
 
-// save writes the writersFile of a sandbox whose processes are about to be killed. Errors are only logged.
+// save stores which process changed which file of a sandbox whose processes are about to be killed. Errors are only logged.
 func (w *writers) save(ctx context.Context, id caisson.ID) {
 	if w.runtime == nil {
 		return
@@ -75,7 +75,7 @@ func (w *writers) save(ctx context.Context, id caisson.ID) {
 	}
 }
 
-// readWriters reads the writersFile in dir; nil if there is none.
+// readWriters returns what writeWriters has stored in dir, the directory of a sandbox; nil if nothing is stored.
 func readWriters(dir string) (*caisson.Writers, error) {
 	data, err := os.ReadFile(filepath.Join(dir, writersFile))
 	if errors.Is(err, os.ErrNotExist) {
