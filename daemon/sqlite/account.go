@@ -24,7 +24,7 @@ type accounts struct {
 	get    *sql.Stmt
 	list   *sql.Stmt
 	getTx  *sql.Stmt // Like get, in writing transactions.
-	next   *sql.Stmt // Returns the first uid for a new account.
+	next   *sql.Stmt // Returns the first uid of the range for a new account.
 	insert *sql.Stmt
 }
 

@@ -20,7 +20,7 @@ type budgetStmts struct {
 	addToSpent  *sql.Stmt // Adds to the used amount of a budget in a period.
 	put         *sql.Stmt // Inserts a budget, or changes its limits and period.
 	deleteSpent *sql.Stmt // Deletes the used amounts of a budget, of all periods.
-	losses      *sql.Stmt // Sums the leases of a budget that were lost with journals since a time, see ledger.Close.
+	losses      *sql.Stmt // Sums the losses of a budget since a time: leases of journals of which calls may be missing.
 	remove      *sql.Stmt // Deletes a budget.
 
 	read      *sql.Stmt // Returns a budget by its key.
@@ -133,9 +133,9 @@ func checkBudget(in caisson.Scope, b *caisson.Budget) error {
 	return nil
 }
 
-// callTokens is the number of tokens of a row of the tables call and usage. usedQuery sums the amounts of calls. cutQuery sums
-// the additional amounts that budgets count for calls that were cut off, as [caisson.Call.Amount] does. Amounts in documents are
-// at most 10,000 dollars, which a float represents exactly enough.
+// callTokens is an SQL expression for all tokens of a row of the tables call and usage. usedQuery sums the costs, tokens and
+// numbers of calls. A call that was cut off counts with the maximum that it may have used: cutQuery sums the differences. Dollars
+// in documents are at most 10,000, so that a float represents them exactly to a billionth.
 var (
 	callTokens = clampedSQL("input + output + cache_read + cache_write")
 	usedQuery  = `SELECT ` + sumSQL("cost") + `, ` + sumSQL(callTokens) + `, ` + sumSQL("calls") + ` FROM usage WHERE true`

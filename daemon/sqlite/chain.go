@@ -28,7 +28,7 @@ type storedEvent struct {
 	account string
 	subject string // ID or name of the object that the event is about.
 	doc     []byte // The event as a JSON document.
-	hash    []byte // Hash of the event in the chain, see chain.next.
+	hash    []byte // Keyed hash of the event and of the hash of the event before it.
 }
 
 // head describes the end of the chain.
@@ -38,13 +38,13 @@ type head struct {
 	// flaw describes the first problem that was found when the chain was started, or an event appended or trimmed; "" if there is
 	// none. It is never deleted.
 	flaw string
-	mac  []byte // Authenticates seq, hash and flaw, see sealHead.
+	mac  []byte // Keyed hash of seq, hash and flaw, which authenticates them.
 }
 
 // gap represents the trimmed events with the numbers first to last, both included.
 type gap struct {
 	first, last int64  // Numbers of the first and the last event.
-	hash, mac   []byte // Hash of the event with the number last; MAC of the other fields, see sealGap.
+	hash, mac   []byte // Hash of the event with the number last; keyed hash that authenticates the other fields.
 }
 
 // rootHash returns the hash that takes the place of the previous hash in the hash of the first event.

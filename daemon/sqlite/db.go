@@ -25,7 +25,7 @@ type db struct {
 	closed atomic.Bool // Whether close was called; write then returns Unavailable.
 }
 
-// openDB opens the file at path and brings its schema up to date. finish completes the migration, see [migrate].
+// openDB opens the file at path and brings its schema up to date. finish, unless nil, completes a migration in its transaction.
 func openDB(ctx context.Context, path string, migrations fs.FS, finish migrationFinisher, log *slog.Logger) (_ *db, err error) {
 	path, err = filepath.Abs(path)
 	if err != nil {
@@ -56,7 +56,7 @@ func openDB(ctx context.Context, path string, migrations fs.FS, finish migration
 }
 
 // dsn returns the data source name for the file at path, with mode "ro" or "rw" and the settings that every connection has. The
-// write-ahead log is not among them: it is a property of the file, see [migrate].
+// write-ahead log is not among them: it is a property of the file, which [migrate] sets.
 func dsn(path, mode string) string {
 	q := url.Values{
 		"mode": {mode},
@@ -78,7 +78,7 @@ func dsn(path, mode string) string {
 			"trusted_schema(0)",
 			// Check pages when they are read, so that damage causes an error and not a wrong result.
 			"cell_size_check(1)",
-			// Sorting may spill to memory, but never to a file in the shared directory /tmp.
+			// Temporary data, such as that of sorting, stays in memory and is never written to the shared directory /tmp.
 			"temp_store(MEMORY)",
 			// After a burst of writes the write-ahead log is truncated to this size instead of keeping its greatest length.
 			"journal_size_limit(8388608)",
@@ -139,7 +139,7 @@ func (d *db) writeFound(ctx context.Context, none error, stmt *sql.Stmt, args ..
 	return err
 }
 
-// explainRow explains the error of a query for one row, see explain. It returns the error none if the query has found no row.
+// explainRow converts the error of a query for one row with explain. It returns the error none if the query has found no row.
 func (d *db) explainRow(err, none error) error {
 	if errors.Is(err, sql.ErrNoRows) {
 		return none

@@ -18,7 +18,7 @@ type docs[T any] struct {
 	noun string // The kind of the objects, for messages.
 	// fixed returns the values of the columns that updates cannot change: the ID or key, the account, and others.
 	fixed         func(*T) []string
-	required      int            // The number of first values of fixed that must not be "".
+	required      int            // How many values of fixed, counted from the first, must not be "".
 	requiredNames string         // The names of these required values in the error.
 	fixedNames    string         // The names of the fixed columns in the error for an update that has changed them.
 	columns       func(*T) []any // Returns the values of the other columns, without the document.
@@ -171,11 +171,11 @@ func (d *docs[T]) page(
 // idTable stores objects that are identified by an ID.
 type idTable[T any] struct {
 	docs[T]
-	notFoundFormat string                     // A format for the error if no object matches a reference, its argument.
+	notFoundFormat string                     // Format of the error if no object matches; its argument is the reference.
 	get            *sql.Stmt                  // Finds an object. Arguments: reference, and account or NULL.
 	getTx          *sql.Stmt                  // Finds an object, in a writing transaction. Arguments: ID, and account or NULL.
 	scan           func(scanner) (row, error) // Reads a row of get or getTx.
-	position       pagePosition               // Finds the start of a page of list.
+	position       pagePosition               // Finds the start of a page of a list of the objects.
 	remove         *sql.Stmt                  // Deletes an object. Arguments: ID, and account or NULL. Nil if Delete is not used.
 }
 

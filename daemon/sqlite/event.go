@@ -28,8 +28,8 @@ type events struct {
 }
 
 // The queries of [events.After]: for all accounts, for one account, and for one subject of an account. The parameters ?1 to ?4
-// are seq, subject, limit and account. Only the engine queries all accounts, and rarely for one subject: this query has no index,
-// because each index makes appending slower.
+// are seq, subject, limit and account. Only the engine queries all accounts, and rarely for one subject: there is no index for
+// one subject in all accounts, because each index makes appending slower.
 const (
 	eventsOfAll     = `SELECT seq, doc FROM event WHERE seq > ?1 AND (?2 = '' OR subject = ?2) ORDER BY seq LIMIT ?3`
 	eventsOfAccount = `SELECT seq, doc FROM event WHERE account = ?4 AND seq > ?1 AND ?2 = '' ORDER BY seq LIMIT ?3`

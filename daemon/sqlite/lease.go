@@ -12,13 +12,13 @@ import (
 // leaseStmts are the statements about the leases of journals. A journal has one lease for each budget and period.
 type leaseStmts struct {
 	since        *sql.Stmt // Returns the time from which on calls of a journal are covered by its lease.
-	add          *sql.Stmt // Adds to a lease, or inserts it.
+	add          *sql.Stmt // Adds an amount to a lease, or inserts the lease.
 	held         *sql.Stmt // Sums the leases of a budget in a period, without those of one journal.
 	journalHeld  *sql.Stmt // Returns the lease of a journal for a budget in a period.
 	newest       *sql.Stmt // Returns the newest of the leases of a budget that a journal holds for several periods.
 	removeBudget *sql.Stmt // Deletes the leases of a budget that a journal holds, of all periods.
 	removeEmpty  *sql.Stmt // Deletes a lease whose amounts are zero and whose budget was deleted.
-	insertLosses *sql.Stmt // Records the leases of a journal as losses.
+	insertLosses *sql.Stmt // Records as losses the leases of a journal of which calls may be missing.
 	spendLosses  *sql.Stmt // Adds the losses of a journal to the used amounts of the budgets.
 	remove       *sql.Stmt // Deletes all leases of a journal.
 }
@@ -88,7 +88,7 @@ func (l *ledger) Lease(ctx context.Context, journal caisson.ID, account, budget 
 			return err
 		}
 		if b.Account != account {
-			lease = caisson.Lease{Unlimited: true} // The budget limits only calls of b.Account.
+			lease = caisson.Lease{Unlimited: true} // The budget belongs to another account, so it does not limit these calls.
 			return errNotGranted
 		}
 		lease, err = l.grant(ctx, tx, journal, b, need, want, now)

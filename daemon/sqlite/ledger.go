@@ -135,10 +135,10 @@ type batch struct {
 	journal       caisson.ID                    // The journal that contains the calls.
 	call          *sql.Stmt                     // Inserts a call; ledger.call in tx.
 	receipt       *sql.Stmt                     // Inserts the charge for a call; ledger.receipt in tx.
-	budgets       map[budgetKey]*sql.NullString // Periods of budgets that were read; not valid if the budget does not exist.
+	budgets       map[budgetKey]*sql.NullString // Periods of budgets, once read; not valid for a missing budget.
 	shares        map[periodKey]*budgetShare    // Amounts of the calls by budget and period; finish stores them.
 	sums          map[sumKey]*caisson.UsageRow  // Sums of the calls by row of the table usage; finish stores them.
-	lineageStored map[caisson.Guest]bool        // Guests whose lineage is already stored.
+	lineageStored map[caisson.Guest]bool        // Runs (Account, Run, Lineage) whose ancestors are already stored.
 }
 
 // newBatch returns an empty batch for the calls of a journal, which are added in the transaction tx.
@@ -156,7 +156,7 @@ type budgetKey struct{ account, key string }
 // periodKey identifies a budget in one of its periods.
 type periodKey struct {
 	budget string // Key of the budget.
-	start  int64  // Start of the period in microseconds since 1970; see periodBounds.
+	start  int64  // Start of the period in microseconds since 1970; 0 for a period that never ends.
 }
 
 // budgetShare is the amount that the calls of a batch use of a budget in one period.
@@ -175,7 +175,7 @@ type sumKey struct {
 	run     string
 	session string
 	agent   string
-	user    string // The person for whom the run is made, see [caisson.Guest].
+	user    string // The account's name for the person on whose behalf the run is made.
 	model   string
 }
 

@@ -129,8 +129,8 @@ func checkRun(r *caisson.Run) error {
 	return nil
 }
 
-// admit returns an error if r may not be started. live is the maximum number of runs without ancestors that an account may have
-// that have not ended; 0 means no limit. For a sub-run, admit checks that no ancestor has ended or reached its limit of sub-runs,
+// admit returns an error if r may not be started. live is the maximum number of unfinished runs of an account, not counting
+// sub-runs; 0 means no limit. For a sub-run, admit checks that no ancestor has ended or reached its limit of sub-runs,
 // and increments the number of sub-runs of each ancestor.
 func (s *runs) admit(ctx context.Context, tx *sql.Tx, r *caisson.Run, live int) error {
 	if len(r.Lineage) == 0 && live > 0 {

@@ -12,12 +12,12 @@ import (
 // runEventStmts are the statements about events of runs. The first group is prepared on the connection that writes, the second on
 // those that only read.
 type runEventStmts struct {
-	newest *sql.Stmt // Returns the number of the last event of a run.
+	newest *sql.Stmt // Returns the row number of a run and the number of its last event.
 	insert *sql.Stmt // Inserts an event.
 
 	find  *sql.Stmt // Returns the row number (seq) of a run in a scope.
 	after *sql.Stmt // Returns the events of a run whose numbers are greater than a given one.
-	last  *sql.Stmt // Returns the number of the last event of a run.
+	last  *sql.Stmt // Returns the row number of a run and the number of its last event.
 }
 
 // runLast returns the row number of a run and the number of its last event, or 0 if it has none. runEventsAfter returns the

@@ -117,7 +117,7 @@ func open(ctx context.Context, c Config, migrations fs.FS) (_ *Store, err error)
 	return s, nil
 }
 
-// prepare compiles every statement whose text is fixed once, because compiling takes longer than running.
+// prepare compiles all statements with a fixed text, once for all uses, because compiling takes longer than running.
 func (s *Store) prepare(ctx context.Context, c Config, events chain) error {
 	p := &preparer{ctx: ctx, db: s.db}
 	s.sandboxes = newTable(p, objectKind[caisson.Sandbox]{noun: "sandbox", columns: func(b *caisson.Sandbox) objectColumns {

@@ -14,7 +14,7 @@ type chainWalk struct {
 	chain     chain // Computes the hashes of events.
 	gaps      []gap // The gaps of trimmed events that are not checked yet, in order.
 	at        head  // Position: number and hash of the last event that was checked, or that belongs to a checked gap.
-	notedHead *head // A head that a user noted earlier, to be compared with the chain; nil if there is none, or afterwards.
+	notedHead *head // A head that a user noted earlier, to be compared with the chain; nil if there is none, or once compared.
 	first     int64 // Number of the first stored event; 0 before the walk has reached it.
 	count     int64 // Number of stored events that were checked.
 }
@@ -56,8 +56,8 @@ func (w *chainWalk) skip() (problem string) {
 	return w.pass(g.last, g.hash)
 }
 
-// compareWithHead checks the trimmed ranges of events that the walk has not passed, and compares its position with h, the stored
-// head. It returns a description of the first problem, or "".
+// compareWithHead checks the gaps of trimmed events that the walk has not passed, and compares the position of the walk with h,
+// the stored head. It returns a description of the first problem, or "".
 func (w *chainWalk) compareWithHead(h head) (problem string) {
 	for len(w.gaps) > 0 {
 		if problem := w.skip(); problem != "" {
@@ -90,7 +90,7 @@ func (w *chainWalk) pass(seq int64, hash []byte) (problem string) {
 	return ""
 }
 
-// missing describes, for a problem, that the events with the numbers first to last are missing.
+// missing returns the description of the problem that the events with the numbers first to last are missing.
 func missing(first, last int64) string {
 	if first == last {
 		return fmt.Sprintf("event %d is missing", first)

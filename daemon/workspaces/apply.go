@@ -113,7 +113,7 @@ func (s *syncRun) write(ctx context.Context, receipt *caisson.SyncReceipt, plan 
 	return apply.RunApply(ctx, s.c.cfg.Jobs, s.host, saved, s.frozen, plan)
 }
 
-// outcomeUnknown reports whether a job that returned this outcome and error may or may not have written to the host directory.
+// outcomeUnknown reports whether it is not known if the host directory was changed by a job that returned out and err.
 func outcomeUnknown(out apply.Outcome, err error) bool {
 	return out.State == apply.None && err != nil && caisson.KindOf(err) == caisson.Internal
 }
@@ -161,7 +161,7 @@ func (c *syncs) recordApplied(ctx context.Context, w *caisson.Workspace, host *o
 	}
 	_, err = c.store.Update(ctx, caisson.AllAccounts(), w.ID, func(w *caisson.Workspace) error {
 		if !w.SyncedAt.Before(receipt.At) {
-			return errUnchanged // an earlier call has stored this; an incomplete undo may have changed w.Changes since
+			return errUnchanged // an earlier call has stored SyncedAt; an incomplete undo may have changed w.Changes since
 		}
 		w.SyncedAt, w.Changes = receipt.At, receipt.Waiting
 		if w.State == caisson.WorkspaceDetached && w.Changes == 0 {
@@ -185,7 +185,7 @@ func (c *syncs) setBase(ctx context.Context, w *caisson.Workspace, host *os.File
 	return baseline.RunRebase(ctx, c.jobs, host, base, list)
 }
 
-// receiptEntries returns the entries of a receipt: one for each path that the chosen changes write.
+// receiptEntries returns the entries of a receipt: one for each path that the chosen changes create, modify or remove.
 func receiptEntries(p selection) []caisson.ReceiptEntry {
 	list := []caisson.ReceiptEntry{}
 	for i, x := range p.review.Changes {
@@ -223,7 +223,7 @@ func (c *syncs) removeSaved(w, receipt caisson.ID) error {
 	return nil
 }
 
-// Suffixes of saved/<rc>, the file that describes a sync; see the package comment.
+// Suffixes of the file in savedDir that describes a sync. The name of the file before the suffix is the id of the receipt.
 const (
 	pendingSuffix = ".json" // while the outcome of the sync is not in the store
 	doneSuffix    = ".done" // once the outcome of the sync is in the store

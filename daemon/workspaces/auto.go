@@ -14,8 +14,8 @@ import (
 // autoActor is the actor that receipts of automatic syncs name.
 const autoActor = "auto"
 
-// Run applies changes in workspaces of mode yolo, saves which processes were the last to change files, and removes old data,
-// each periodically, until ctx ends.
+// Run applies the changes that pass every check in workspaces of mode yolo, saves which processes were the last to change files,
+// and removes old data, each periodically, until ctx ends.
 func (c *Core) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -48,8 +48,8 @@ func (c *Core) eachWorkspace(ctx context.Context, f func(*caisson.Workspace), st
 	return nil
 }
 
-// applyAll applies changes in all live workspaces of mode yolo. An error in one workspace does not affect the others. If
-// commands must check the changes, which takes long, it does not wait until the changes are applied.
+// applyAll applies the changes that pass every check in all live workspaces of mode yolo. An error in one workspace does not
+// affect the others. If commands must check the changes, which takes long, it does not wait until the changes are applied.
 func (c *Core) applyAll(ctx context.Context) {
 	err := c.eachWorkspace(ctx, func(w *caisson.Workspace) {
 		if w.Mode != caisson.SyncYolo || ctx.Err() != nil {

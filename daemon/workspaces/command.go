@@ -23,7 +23,7 @@ type Command struct {
 
 // Limits of commands.
 const (
-	maxCommands        = 20               // number of commands in the settings
+	maxCommands        = 20               // maximum number of commands in the settings
 	defaultCommandTime = 10 * time.Minute // default of Command.Time
 	maxCommandTime     = time.Hour        // maximum of Command.Time
 )
@@ -68,7 +68,7 @@ const checkCommand = "command"
 // Sandboxes contains what this core requires of package sandboxes, to run commands and to read which processes changed files.
 type Sandboxes struct {
 	Lifecycle Lifecycle // creates and removes sandboxes
-	// Exec is the method of [caisson.Processes].
+	// Exec starts a process in the sandbox with the id or name ref; it is the method of [caisson.Processes].
 	Exec func(ctx context.Context, ref string, req caisson.ExecRequest) (caisson.Process, error)
 }
 

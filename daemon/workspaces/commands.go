@@ -29,7 +29,7 @@ const refusedFile = "refused.json"
 
 // A refusal is the result of the last command that failed.
 type refusal struct {
-	Key     string            // key of the plan that the command checked; see planKey
+	Key     string            // hash of the plan that the command checked, and of all commands
 	At      time.Time         // time when the command failed
 	Changes map[string]string // hashes of the refused changes by path, as in the review
 	Finding caisson.Finding   // finding that is added to these changes
@@ -125,7 +125,7 @@ func (c refusals) addFindings(w caisson.ID, changes []caisson.Change) error {
 }
 
 // backingOff reports whether it is too early to apply changes automatically, because a command has refused changes recently.
-// key is the key of the plan, or "" if the plan does not exist yet.
+// key is the hash of the plan and of the commands, from planKey, or "" if the plan does not exist yet.
 func (c refusals) backingOff(w caisson.ID, key string) (bool, error) {
 	no, err := c.lastRefusal(w)
 	if err != nil || no.At.IsZero() {

@@ -9,7 +9,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Capture implements [caisson.WorkspaceLayers]. It writes the layer to dir in the format of the copies that reviews make.
+// Capture implements [caisson.WorkspaceLayers]. It writes the layer to dir in the format of a frozen copy.
 // Returns Exhausted if the layer cannot be captured completely.
 func (l *Layers) Capture(ctx context.Context, id caisson.ID, dir string) (err error) {
 	w, err := l.c.cfg.Store.Workspaces().Get(ctx, caisson.AllAccounts(), string(id))

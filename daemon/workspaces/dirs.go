@@ -19,7 +19,7 @@ import (
 	"github.com/caisson-dev/caisson/job/worker"
 )
 
-// Names in the directory of a workspace; see the package comment.
+// Names of files and directories in the directory of a workspace, except topDir and removalDir.
 const (
 	topDir       = "workspaces"   // directory of all workspaces, in the data directory
 	removalDir   = "removals"     // counts of removed files: one file for each host directory; beside topDir

@@ -27,7 +27,7 @@ var _ caisson.WorkspaceLayers = (*Layers)(nil)
 
 const (
 	defaultTarget = "/workspace" // default path of a workspace in the sandbox
-	maxShow       = 100          // patterns of names that are not hidden, in one request
+	maxShow       = 100          // maximum number of patterns of names that are not hidden, in one request
 )
 
 // Create implements [caisson.WorkspaceLayers]. The sandbox need not be in the store yet.
@@ -197,8 +197,8 @@ func (c *layerFiles) mount(w *caisson.Workspace) (m caisson.RuntimeMount, err er
 	if opened.err != nil || m.Writable {
 		return m, opened.err
 	}
-	// The client that requested the workspace is root, because host directories are accepted only over the unix socket (see
-	// admitDirectory). So the sandbox may access files that belong to root.
+	// Host directories are accepted only over the unix socket, whose clients have all rights. So the sandbox may access the
+	// directory as its owner even if the owner is the host's root.
 	o := &caisson.RuntimeOverlay{Root: w.UID == 0}
 	if err := readJSON(c.dir(w.ID, showFile), &o.Show); err != nil {
 		return m, err
@@ -214,7 +214,7 @@ func (c *layerFiles) mount(w *caisson.Workspace) (m caisson.RuntimeMount, err er
 	return m, opened.err
 }
 
-// openSource opens the lower directory of the workspace of w: the host directory, or a copy. flags are additional flags.
+// openSource opens the directory that the workspace w shows: the host directory, or a copy of it. flags are additional flags.
 func (c *layerFiles) openSource(w *caisson.Workspace, flags int) (*os.File, error) {
 	if w.Kind == caisson.WorkspaceCopy {
 		return openDir(c.dir(w.ID, copyDir), flags)

@@ -15,8 +15,8 @@ import (
 // showFile contains the patterns of names that a workspace does not hide.
 const showFile = "show.json"
 
-// hiddenPatterns returns the patterns of names to hide in the host directory of w: those in hide, and those that follow from them
-// for paths relative to that directory. Returns Invalid if a pattern in show is malformed.
+// hiddenPatterns returns the patterns of names to hide in the host directory of w: those in hide, and others if patterns
+// in hide match the path of that directory or begin with its last names. Returns Invalid if a pattern in show is malformed.
 func hiddenPatterns(w *caisson.Workspace, hide, show []string) ([]string, error) {
 	mask, err := baseline.NewMask(hide, show)
 	if err != nil {

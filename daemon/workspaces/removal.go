@@ -23,14 +23,14 @@ const (
 	fewFiles = 10
 )
 
-// removalCount has the counts of a host directory's own files: those that are not hidden and for which [baseline.IsOwnFile] is
-// true. Only syncs and new workspaces update the counts.
+// removalCount has the counts of a host directory's own files: those that are neither hidden, nor downloaded or generated, nor
+// part of git. Only syncs and new workspaces update the counts.
 type removalCount struct {
 	Files    int64        // existing files, except those that automatic syncs have created
 	Removed  int64        // files that automatic syncs have removed since a person last removed files
 	Auto     bool         // automatic syncs have created or removed files since a person last removed files
 	MaxFiles int64        // maximum of Files plus Removed, since addWorkspace last reset it
-	Held     []caisson.ID // workspaces with an event that an automatic sync has left removals out
+	Held     []caisson.ID // workspaces for which an event reports that automatic syncs leave removals out
 
 	known bool // the counts were read from disk; otherwise no removal is applied automatically
 }
@@ -133,9 +133,9 @@ func (c *removalCounts) clean(used map[string]bool, before time.Time) error {
 	return err
 }
 
-// lostFiles returns how many own files, for which [baseline.IsOwnFile] is true, the steps remove. A removed file does not count
-// if the steps create an own file with the same content. So a rename counts as a removal if its target is not an own file, or
-// if it changes the content.
+// lostFiles returns how many of the directory's own files, which are not downloaded, generated or part of git, the steps remove.
+// A removed file does not count if the steps create an own file with the same content. So a rename counts as a removal if its
+// target is not an own file, or if it changes the content.
 func lostFiles(steps []gate.Step) (n int64) {
 	made := map[string]int{} // number of created files by hash
 	for _, step := range steps {
@@ -146,7 +146,7 @@ func lostFiles(steps []gate.Step) (n int64) {
 	for _, step := range steps {
 		switch {
 		case !baseline.IsOwnFile(step.Path) || !isFile(step.Before):
-		case step.After.Type == "file" || step.Before.Type != "file" && isFile(step.After): // replaced; symlinks have no content
+		case step.After.Type == "file" || step.Before.Type != "file" && isFile(step.After): // replaced, not removed
 		case step.Before.Type == "file" && made[step.Before.Hash] > 0:
 			made[step.Before.Hash]--
 		default:
@@ -207,8 +207,8 @@ func (s *syncRun) reportHeld(ctx context.Context, r *review) error {
 	return nil
 }
 
-// countFiles returns how many of the directory's own files (see [baseline.IsOwnFile]) the steps create (made) and delete (gone),
-// and how many they delete without creating the same content elsewhere (removed).
+// countFiles returns how many of the directory's own files, which are not downloaded, generated or part of git, the steps create
+// (made) and delete (gone), and how many they delete without creating the same content elsewhere (removed).
 func countFiles(steps []gate.Step) (made, gone, removed int64) {
 	for _, step := range steps {
 		was, is := isFile(step.Before), isFile(step.After)

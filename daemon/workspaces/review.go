@@ -21,7 +21,7 @@ import (
 	"github.com/caisson-dev/caisson/job/worker"
 )
 
-// maxShown is the maximum number of changes in the answer of Diff. Changes that are not in the answer cannot be applied.
+// maxShown is the maximum number of changes in the result of Diff. Changes that are not in the result cannot be applied.
 const maxShown = 10_000
 
 // A review contains the changes that were found in a copy of a workspace's layer.
@@ -97,7 +97,7 @@ func (g *Service) Diff(ctx context.Context, ref string, req caisson.DiffRequest)
 	return d, nil
 }
 
-const maxPatterns = 100 // patterns in one request of Diff or Sync
+const maxPatterns = 100 // maximum number of path patterns in one request of Diff or Sync
 
 // checkPatterns returns an Invalid error if a pattern in only is malformed, or if there are too many.
 func checkPatterns(only []string) error {
@@ -133,7 +133,7 @@ func (c *reviews) examine(ctx context.Context, w *caisson.Workspace, host *os.Fi
 	if _, _, err := c.copyLayer(ctx, w, dir); err != nil {
 		return nil, err
 	}
-	var by authors // queried after the layer was copied, so that all changes in the copy have authors
+	var by authors // read after the layer was copied, to contain the processes that made the changes in the copy
 	var asking sync.WaitGroup
 	asking.Go(func() { by = c.writers.findAuthors(ctx, w) })
 	err = c.compare(ctx, w, host, dir, patch, r)

@@ -18,7 +18,7 @@ const suspectsFile = "suspects.json"
 // secretSearch searches the files that sandboxes see for secrets. The result is only reported, and no operation waits for it.
 type secretSearch struct {
 	*layerFiles
-	after time.Duration // delay before the search; see Config.SearchAfter
+	after time.Duration // delay before the search, because the sandbox is being started then
 }
 
 // schedule starts a search of the files of a new workspace in the background.

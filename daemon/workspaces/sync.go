@@ -15,7 +15,7 @@ import (
 	"github.com/caisson-dev/caisson/job/gate"
 )
 
-// maxSelected is the maximum number of changes that one sync names.
+// maxSelected is the maximum number of changes that one sync request may name to be applied, and of those to be dropped.
 const maxSelected = 100_000
 
 // Sync implements [caisson.Workspaces]. If there is nothing to apply, it returns a receipt without an id, which is not stored.

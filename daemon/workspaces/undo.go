@@ -47,7 +47,7 @@ func (g *Service) Undo(ctx context.Context, id caisson.ID, dir caisson.Handle) (
 		return nil, caisson.Wrap(err, caisson.Conflict, "the original files of %s are no longer stored, so it cannot be undone", id)
 	}
 	defer saved.Close()
-	// The suffix records the intent to undo: if the daemon stops, recover reads the outcome from the journal of the sync.
+	// The suffix records the intent to undo: if the daemon stops, recover reads from savedDir how far the undo has come.
 	if err := g.c.syncs.rename(w.ID, id, doneSuffix, pendingSuffix); err != nil {
 		return nil, err
 	}

@@ -49,7 +49,7 @@ import (
 )
 
 // Settings configure which files of host directories sandboxes see, and which changes may be applied to them. Zero fields
-// mean the defaults; see [Settings.WithDefaults].
+// mean the defaults.
 type Settings struct {
 	Hide  []string         `yaml:"hide" json:"hide"`   // patterns of names to hide from sandboxes, besides the default ones
 	Keep  caisson.Duration `yaml:"keep" json:"keep"`   // how long changes are kept after their sandbox was removed

@@ -44,7 +44,7 @@ func (c *writers) findAuthors(ctx context.Context, w *caisson.Workspace) authors
 func (by authors) attribute(list []compare.Difference) {
 	for i := range list {
 		ch := &list[i].Change
-		// A value that the worker job has returned is not trusted and is overwritten.
+		// A process that the worker job has returned for the change is not trusted and is overwritten.
 		if ch.Process = by.lookup(ch.Path); ch.Process == "" && ch.OldPath != "" {
 			ch.Process = by.lookup(ch.OldPath)
 		}
