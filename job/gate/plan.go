@@ -61,7 +61,7 @@ type Node struct {
 	Link []byte `json:"link,omitempty"`
 }
 
-// HashText returns the SHA-256 of text in the form of [Node.Hash].
+// HashText returns the SHA-256 of text in hexadecimal digits.
 func HashText(text []byte) string {
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:])
@@ -85,8 +85,8 @@ func (n Node) Same(o Node) bool {
 	return n.Mode == o.Mode && n.Hash == o.Hash
 }
 
-// Validate returns an Invalid error that describes the fault of p. It sets missing hashes of symlinks, and drops mode bits of
-// directories as described at [Node.Mode].
+// Validate returns an Invalid error that describes the fault of p. It sets missing hashes of symlinks, and drops the setuid,
+// setgid and sticky bits that After, but not Before, has for a directory.
 func (p *Plan) Validate() error {
 	if len(p.Steps) > MaxSteps {
 		return caisson.Errorf(caisson.Invalid, "%d paths are more than can be applied at once; apply at most %d", len(p.Steps), MaxSteps)
@@ -116,7 +116,7 @@ func (p *Plan) Validate() error {
 	return nil
 }
 
-// Validate returns an Invalid error that describes the fault of s; see [Plan.Validate].
+// Validate returns an Invalid error that describes the fault of s. It may complete After.Hash and drop bits of After.Mode.
 func (s *Step) Validate() error {
 	if err := checkPlanPath(s.Path); err != nil {
 		return err

@@ -54,10 +54,10 @@ func addPath(list []string, name string) ([]string, bool) {
 func quotedPath(name string) string { return strconv.Quote(name) }
 
 // Apply applies plan to host, completely or not at all. It must run as the user who owns host. read opens the new contents by
-// their SHA-256, and no other content is written. Each path is resolved beneath host without following symlinks and without
-// leaving its mount.
+// their SHA-256, which is verified. Each path is resolved beneath host without following symlinks and without leaving
+// its mount.
 //
-// The states that plan expects are checked twice: before anything is changed, and when a path is moved away. If a path is in
+// The states that plan expects are checked twice: before anything is changed, and when each path is changed. If a path is in
 // another state, the error is a Conflict with a [*gate.Moved]. Apply copies the originals and writes a journal to saved, a
 // directory that belongs to the same user and is used for this apply only. New files are written to a staging directory in
 // host, named ".caisson-" and a random string, and are on disk before the first path changes. If Apply fails, it rolls back
@@ -111,13 +111,13 @@ type applier struct {
 	stage          *os.File   // the staging directory; nil if there is none
 	stageRecreated bool       // the staging directory was missing and has been created again
 	moved          gate.Moved // the paths that were found in another state than expected
-	leftInPlace    []string   // paths left in place, see Outcome.LeftInPlace
+	leftInPlace    []string   // paths that other processes changed, and whose new content was left in place
 }
 
 // newApplier returns an applier that holds the lock of host. The caller must close it.
 func newApplier(ctx context.Context, host, saved *os.File, hook func(string)) (*applier, error) {
-	// A separate file descriptor is opened because locks belong to open file descriptions, and the caller's may have been
-	// opened in any mode.
+	// A lock belongs to an open file description. The caller's may be shared, or opened with O_PATH, which permits no lock, so
+	// the directory is opened again.
 	fd, err := unix.Openat(int(host.Fd()), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, withPath(os.NewSyscallError("open", err), ".")
@@ -189,8 +189,8 @@ func (a *applier) recordMoved(name string) {
 	}
 }
 
-// run performs a.steps and writes the journal called name. done and back are states for the outcome: done after success, and back
-// after a rollback.
+// run performs a.steps and writes the journal called name. done is the state of the outcome after success, and back
+// that after a failure, if no change is left.
 func (a *applier) run(name, done, back string) (Outcome, error) {
 	a.originals = originalsDir(name)
 	if err := a.prepare(); err != nil {
@@ -224,8 +224,8 @@ func (a *applier) run(name, done, back string) (Outcome, error) {
 	return Outcome{State: done, LeftInPlace: a.leftInPlace}, nil
 }
 
-// forward performs the steps up to phaseCommit: it creates the staging directory with the new entries, and changes the paths of
-// the plan. It does not roll back after an error.
+// forward creates the staging directory with the new entries, changes the paths of the plan, and records phaseCommit. It does
+// not roll back after an error.
 func (a *applier) forward() error {
 	if err := a.makeStage(); err != nil {
 		return withPath(err, a.stageName)

@@ -18,8 +18,8 @@ func Jobs() []worker.Declared {
 	return []worker.Declared{jobApply, jobRecover, jobUndo, jobLayer}
 }
 
-// writeReply is the reply of a job that changes the host's directory. The lists of paths are bounded as in [Outcome] and
-// [gate.Moved].
+// writeReply is the reply of a job that changes the host's directory. Each of its two lists of paths has at most maxPaths
+// elements.
 type writeReply struct {
 	Outcome Outcome     // how the apply or undo ended
 	Moved   *gate.Moved // the paths whose unexpected states are the cause of a Conflict error; nil for other results
@@ -80,7 +80,7 @@ func RunApply(ctx context.Context, run worker.Starter, host, saved, frozen *os.F
 	return settle(ctx, run, host, saved, out, err, Applied)
 }
 
-// RunUndo runs [Undo] as a worker job. Failures are recovered from as in [RunApply].
+// RunUndo runs [Undo] as a worker job. If the job fails or ctx is canceled, a second job runs [Recover].
 func RunUndo(ctx context.Context, run worker.Starter, host, saved *os.File) (Outcome, error) {
 	out, err := runWriteJob(ctx, run, jobUndo, worker.RunInput{Root: host, Files: []*os.File{saved}})
 	return settle(ctx, run, host, saved, out, err, Undone)

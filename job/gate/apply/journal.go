@@ -49,7 +49,7 @@ type record struct {
 	Step *gate.Step `json:"step,omitempty"` // a step; nil in the first record and in records of phases
 
 	Phase       phase    `json:"phase,omitempty"` // the phase that begins; phaseNone in the first record and in records of steps
-	LeftInPlace []string `json:"kept,omitempty"`  // paths left in place (see Outcome.LeftInPlace) that no earlier record contains
+	LeftInPlace []string `json:"kept,omitempty"`  // paths left in place since the previous record
 }
 
 // journalVersion is the version of the format of journals.
@@ -68,7 +68,7 @@ func (h history) finished() bool {
 	return h.phase == phaseNone || h.phase == phaseDone || h.phase == phaseBack
 }
 
-// A journal is an append-only file. Incomplete lines are ignored when the journal is read.
+// A journal is the file to which an operation appends its steps and phases. Incomplete lines are ignored when it is read.
 type journal struct{ f *os.File }
 
 // openJournal opens the journal called name for appending. If fresh is set, it replaces an existing journal by an empty one.
@@ -167,7 +167,7 @@ func readJournal(saved *os.File, name string) (history, error) {
 	return h, caisson.Wrap(err, caisson.Internal, "the journal of a sync is damaged; the directory's originals are beside it")
 }
 
-// parseJournal parses a journal. It ignores lines that were incomplete because of a crash; any other invalid content is an error.
+// parseJournal parses a journal. It ignores up to 64 lines that a crash left incomplete; other invalid content is an error.
 func parseJournal(r io.Reader) (history, error) {
 	var h history
 	lines := bufio.NewScanner(r)

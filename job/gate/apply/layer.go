@@ -21,7 +21,7 @@ import (
 // [baseline.Scan]). read opens contents by their hash. All files belong to the owner of layer, and Layer needs only the rights
 // of that user. Parent directories of the plan's paths get the permissions that they have on the host.
 //
-// Returns Conflict if the host's directory is not in the state that plan needs.
+// Returns Conflict if a path of the host's directory is not in the state that plan expects.
 func Layer(ctx context.Context, plan *gate.Plan, manifest, layer *os.File, read func(hash string) (io.ReadCloser, error)) error {
 	defer fsat.KeepAlive(layer)
 	if err := plan.Validate(); err != nil {
@@ -55,7 +55,7 @@ type layerer struct {
 func (l *layerer) step(ctx context.Context, s *gate.Step) error {
 	for dir := fsat.Parent(s.Path); dir != ""; dir = fsat.Parent(dir) {
 		if l.notDirs[dir] {
-			return nil // the layer replaces or hides dir, and with it the entry that s removes
+			return nil // the layer replaces or hides a parent directory, and with it the entry that s removes
 		}
 	}
 	if err := l.ensureDir(fsat.Parent(s.Path)); err != nil {

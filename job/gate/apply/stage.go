@@ -19,7 +19,7 @@ import (
 const (
 	objectsDir = "objects" // contents that an apply has replaced
 	undoneDir  = "undone"  // contents that an undo has replaced
-	partObject = "part"    // temporary name of an object while it is written
+	partObject = "part"    // temporary name of an original while it is written
 )
 
 // prepare checks that all paths are in the states that the plan expects, and saves copies of the originals. It changes nothing

@@ -161,7 +161,7 @@ func (a pathChanger) setFinalMode(i int, p dirEntry) (bool, error) {
 	return p.chmod(a.steps[i].After.Mode, gate.NodeDir)
 }
 
-// unlessVanished returns nil if err means that a path does not exist, or exists contrary to the plan, and err otherwise.
+// unlessVanished returns nil if err means that a path does not exist, or that one to be created exists, and err otherwise.
 func unlessVanished(err error) error {
 	if fsat.IsOneOf(err, unix.ENOENT, unix.ENOTDIR, unix.EEXIST) {
 		return nil

@@ -232,8 +232,8 @@ func (p dirEntry) chmod(mode uint32, typ string) (bool, error) {
 	return true, f.Sync()
 }
 
-// withPath returns err with the path name and the kind of error for its error number. A caisson.Error, or an error of a
-// canceled context, is returned unchanged.
+// withPath returns err as a caisson.Error that contains the path name, and whose kind depends on the error number in err. It
+// returns a caisson.Error, or an error of a canceled context, unchanged.
 func withPath(err error, name string) error {
 	if _, ok := errors.AsType[*caisson.Error](err); ok || err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err

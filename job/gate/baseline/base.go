@@ -24,7 +24,7 @@ import (
 
 // The files of a base directory, and the limits of its index.
 const (
-	baseIndex = "index"            // file with the entries, see [Store]
+	baseIndex = "index"            // file with an [Entry] for each recorded path
 	basePack  = "pack"             // file with the stored contents, concatenated
 	baseMagic = "caisson base 1\n" // the first bytes of the index
 	// minBaseEntry is the minimum size of an entry in the index, in bytes.
@@ -85,7 +85,7 @@ type Store struct {
 
 // SaveBase stores the contents of small text files of the directory root, as recorded in manifest, in dst, an empty directory.
 // The newest files come first. The contents are the base of later three-way merges, and they distinguish files that were only
-// touched from files that were changed. Files that have changed since the scan, or cannot be read, are left out.
+// touched from files that were changed. Files that changed after manifest was made, or cannot be read, are left out.
 func SaveBase(ctx context.Context, root, manifest, dst *os.File, limits Limits) error {
 	recorded := func(r *Record) (State, bool, error) { return State{Stat: r.Stat}, false, nil }
 	return saveBase(ctx, root, manifest, dst, limits, "", recorded)

@@ -42,7 +42,7 @@ func Cover(ctx context.Context, manifest, layer *os.File) error {
 	return c.Finish()
 }
 
-// A Coverer creates whiteouts and directories in a layer of an overlay.
+// A Coverer creates whiteouts, directories and other entries in a layer of an overlay.
 type Coverer struct {
 	Layer int               // file descriptor of the layer
 	Modes map[string]uint32 // permissions, by path, that the created directories get from Finish

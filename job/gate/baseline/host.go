@@ -52,7 +52,7 @@ func (s *State) Node() gate.Node {
 	return gate.Node{Type: s.Type, Mode: s.Mode}
 }
 
-// Hash returns the hash of s that [overlay.HashOf] defines.
+// Hash returns a hash of the type, the mode, the content and the target in s. It ignores the mode of a symlink.
 func (s *State) Hash() string { return overlay.HashOf(s.Type, s.Mode, s.Content, s.Link) }
 
 // Equal reports whether two states are equal in all properties that an apply changes. It returns false if that is unknown.

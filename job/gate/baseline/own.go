@@ -16,7 +16,7 @@ func IsOwnFile(path string) bool {
 	return !slices.ContainsFunc(strings.Split(path, "/"), func(name string) bool { return !countsAsOwn(name) })
 }
 
-// countsAsOwn reports whether a file whose path has the element name can count as a source file, see [IsOwnFile].
+// countsAsOwn reports whether name is neither a name that git interprets as .git nor one of generatedNames.
 func countsAsOwn(name string) bool {
 	return !slices.Contains(generatedNames, name) && !check.GitName(name)
 }

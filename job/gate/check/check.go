@@ -23,9 +23,9 @@ const (
 	checkNames     = "name"      // check of names that are misleading or not portable
 	checkType      = "type"      // check of types other than file, directory and symlink
 	checkSize      = "size"      // check of sizes, and the number of changes
-	checkLink      = "link"      // check of targets of symlinks, and parent directories that are not directories
+	checkLink      = "link"      // check of targets of symlinks, and of parent paths that are not directories
 	checkMode      = "mode"      // check of mode bits
-	checkCollision = "collision" // check of names that are the same on other systems
+	checkCollision = "collision" // check of names that other systems treat as the same
 	checkSecret    = "secret"    // check of possible secrets in contents
 	checkText      = "text"      // check of characters that control text direction in contents
 )

@@ -13,7 +13,7 @@ import (
 // A Tree is what changes are applied to: a directory of the host, or the tree of a commit. Paths are relative and clean, with
 // slashes; "" is the root. The methods must be safe for concurrent use.
 type Tree interface {
-	// Lookup returns the type of the entry at path, as in [caisson.Change.Type], and the target if it is a symlink, which is
+	// Lookup returns the type of the entry at path, such as "file" or "dir", and the target if it is a symlink, which is
 	// not followed. The type is "none" if the entry does not exist, or if a parent of it is not a directory.
 	Lookup(path string) (typ, link string, err error)
 	// Children returns the names in dir, in any order. It returns no names if dir is not a directory, and an error if there are

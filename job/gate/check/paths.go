@@ -163,7 +163,7 @@ func protectionOf(key string) *protection {
 	return &protections[first]
 }
 
-// eachStem calls do with each pattern of the form "name.*" or "*.name" that matches name and can be in an index; see stemDots.
+// eachStem calls do with each pattern "stem.*" or "*.stem" that matches name and whose stem has at most stemDots dots.
 func eachStem(name string, do func(string)) {
 	for at, dots := 0, 0; dots <= stemDots; dots++ {
 		n := strings.IndexByte(name[at:], '.')

@@ -30,7 +30,7 @@ const (
 // contentRule describes a kind of file of which tools execute some parts. A change of such a file requires a review unless it
 // affects only parts that are known not to be executed.
 type contentRule struct {
-	names  []string // names of the files in lower case, as in protection.names
+	names  []string // names of the files in lower case, or patterns of the form "name.*" or "*.name"
 	reason string   // the beginning of the finding's message
 	// compare reports in ok whether two versions of a file differ only in parts that are not executed. If they do not, part is
 	// the first part of new that may be executed, or "" for the whole file. old is "" if there was no old file.
@@ -147,7 +147,7 @@ func (c *checker) checkContentRules(i int, text string) {
 }
 
 // compareVersions compares new with each of the old texts by contentRule.compare. ok reports whether new and one of the old texts
-// differ only in parts that are not executed; it is false if new cannot be compared. part names one that differs.
+// differ only in parts that are not executed; it is false if new cannot be compared. part names a differing part.
 func (j *contentRule) compareVersions(old []string, new string) (part string, ok bool) {
 	defer func() {
 		if recover() != nil {
@@ -193,10 +193,10 @@ type keyComparer struct {
 	inert []string
 	// requires are paths of the requirements of dependencies. A change is allowed if only versions change, but not the source.
 	requires []string
-	rules    []string // paths of ESLint rules; a change is allowed as sameOptions defines
+	rules    []string // paths of ESLint rules; all may change but the options of rules of plugins
 }
 
-// compare implements contentRule.compare.
+// compare implements contentRule.compare: ok means that only parts that are not executed differ.
 func (k keyComparer) compare(old, new string) (part string, ok bool) {
 	before := map[string]any{}
 	if old != "" {
@@ -212,8 +212,8 @@ func (k keyComparer) compare(old, new string) (part string, ok bool) {
 	return k.sameKeys(nil, before, after)
 }
 
-// sameKeys compares two versions of the table at path, a list of keys, which is nil for the whole file. The results are as in
-// contentRule.compare.
+// sameKeys compares two versions of the table at path, a list of keys, which is nil for the whole file. ok reports whether they
+// differ only in parts that are not executed; if not, part is the path of the first key that differs otherwise.
 func (k keyComparer) sameKeys(path []string, before, after map[string]any) (part string, ok bool) {
 	both := map[string]any{}
 	maps.Copy(both, before)

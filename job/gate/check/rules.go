@@ -13,7 +13,7 @@ import (
 )
 
 // Rules are the operator's rules for changes, which apply in addition to the built-in rules of this package. Zero fields mean
-// the defaults. Patterns are as in [MatchPath].
+// the defaults. [MatchPath] compares paths with the patterns.
 type Rules struct {
 	// Only are patterns of the paths that may be changed. If empty, all paths may be changed.
 	Only []string `yaml:"only" json:"only,omitempty"`

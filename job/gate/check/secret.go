@@ -140,8 +140,8 @@ func (r *SecretRule) search(ctx context.Context, text string, spans []span, hit 
 			end := min(start+maxPiece, s.end)
 			for _, loc := range r.regex().FindAllStringIndex(text[start:end], -1) {
 				m := span{start + loc[0], start + loc[1]}
-				// A match at the beginning or the end of a piece is dropped, unless it is at that of the text, because the expression may not
-				// match there in the whole text. Pieces overlap, so another piece contains the match elsewhere.
+				// A match that begins or ends where the piece does is dropped, unless the text begins or ends there too: the
+				// expression may not match there in the whole text. Pieces overlap, so another one contains a real match inside.
 				if m.start == start && start > 0 || m.end == end && end < len(text) {
 					continue
 				}
@@ -159,7 +159,7 @@ func (r *SecretRule) search(ctx context.Context, text string, spans []span, hit 
 }
 
 // judge returns the secret that the match m of the rule r contains; ok is false if the match is not a secret. It decides as
-// gitleaks does, but ignores allow lists by path.
+// gitleaks does, but the path of the file alone never excludes a match.
 func (all *SecretRules) judge(r *SecretRule, path, text string, m span) (secret, bool) {
 	match := strings.Trim(text[m.start:m.end], "\n")
 	found := match

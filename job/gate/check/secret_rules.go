@@ -28,7 +28,7 @@ const privateKeyRule = "private-key"
 // secretAllowList determines which matches of rules are not secrets. Its exported fields are those of the rule set of gitleaks.
 type secretAllowList struct {
 	Description string   // for readers of the rule set
-	Condition   string   // "AND" if all criteria must be met; otherwise one is enough
+	Condition   string   // "AND" if all criteria must be met; otherwise Regexes or StopWords are enough
 	Paths       []string // expressions for paths of files
 	RegexTarget string   // what Regexes are matched with: "match", "line" or, otherwise, the secret
 	Regexes     []string // expressions for texts that are not secrets
@@ -46,7 +46,7 @@ type SecretRule struct {
 	Regex       string             // expression that matches a secret and the text around it; "" if only Path is matched
 	Path        string             // expression that the path of the file must match; "" for all paths
 	SecretGroup int                // number of the group of Regex that contains the secret; 0 for the first one that has matched
-	Entropy     float64            // the entropy of a secret must be greater, see entropy; 0 for any
+	Entropy     float64            // a secret's Shannon entropy, in bits per character, must be greater; 0 for any
 	Keywords    []string           // words of which a text must contain one to be searched
 	Allowlists  []*secretAllowList // matches that are not secrets
 
@@ -54,7 +54,7 @@ type SecretRule struct {
 	// reach is the maximum distance, in bytes, from the end of a keyword at which a match can begin or end; 0 means that a
 	// match can be anywhere.
 	reach int
-	// Assigned means that a match has one of the keywords before an assignment.
+	// Assigned means that a match has one of the keywords before an assignment operator.
 	Assigned bool
 	before   int // maximum distance, in bytes, from the beginning of a match to the end of the keyword; set only if Assigned is
 }
@@ -155,7 +155,7 @@ var LoadSecretRules = sync.OnceValues(func() (*SecretRules, error) {
 	return &all, nil
 })
 
-// lazyRegexp returns a function that compiles the alternation of exprs on its first call. It returns nil if there are none.
+// lazyRegexp returns a function that compiles the alternation of exprs on its first call. The function returns nil if all are "".
 func lazyRegexp(exprs ...string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp {
 		if len(exprs) == 0 || exprs[0] == "" {
@@ -321,8 +321,8 @@ func literals(re *syntax.Regexp, keywords []string) (exact []string, must bool) 
 	return nil, false
 }
 
-// concat is like literals, for the concatenation of the expressions subs. After an expression whose texts are unknown, it
-// collects texts again from the next expression on, to find a keyword in them.
+// concat returns the results of literals for the concatenation of the expressions subs. After an expression whose texts are
+// unknown, it collects texts again from the next expression on, to find a keyword in them.
 func concat(subs []*syntax.Regexp, keywords []string) (exact []string, must bool) {
 	run, whole := []string{""}, true
 	for _, sub := range subs {

@@ -50,13 +50,13 @@ type Result struct {
 }
 
 // Changes returns the changes of a sandbox. It compares the frozen copy in frozen with the state of the directory that manifest
-// (and base, see [baseline.SaveBase] and [baseline.Rebase]) has recorded, and with host as it is now. Only paths that the
+// and base, a base directory of package baseline, have recorded, and with host as it is now. Only paths that the
 // sandbox touched are compared. Files that were copied up without a change are not reported, and neither are changes that both
 // sides have made in the same way.
 //
 // If the host's file has changed since that record, the change has HostChanged set. If the original content is stored and the
 // two changes can be merged, the result of the merge is an object of the frozen copy; otherwise the change is a conflict.
-// merged is the directory of merged objects in frozen, see [overlay.OpenMerged].
+// merged is the directory in frozen for the contents of merged files.
 func Changes(ctx context.Context, host, manifest, base, frozen, merged *os.File, opts Options) (*Result, error) {
 	defer fsat.KeepAlive(host, merged)
 	m, err := baseline.OpenManifest(manifest)
@@ -244,7 +244,7 @@ func (c *comparer) addDifference(path string, base, box *baseline.State, host *b
 	return d
 }
 
-// kindOf returns the kind, as in [caisson.Change], of the sandbox's change from the state base to the state box.
+// kindOf returns the kind, such as [caisson.ChangeAdded], of the sandbox's change from the state base to the state box.
 func kindOf(base, box *baseline.State) string {
 	switch {
 	case base.None():

@@ -23,7 +23,7 @@ func Jobs() []worker.Declared {
 // compareReply is the reply of jobCompare, which writes the differences to a file.
 type compareReply struct {
 	Count int  // number of differences in the file
-	Cut   bool // there are more changes, see Result.Cut
+	Cut   bool // there are more changes, which are not in the file
 }
 
 // jobCompare runs [Changes]. It writes the differences to its last file descriptor. Its root is the host's directory.

@@ -21,7 +21,7 @@ import (
 
 // Part returns a step that applies only some hunks of step, the change of a text file. chosen contains indexes, from 0, of the
 // hunks in the patch that the comparison reports for the change. The new content is stored as an object of the frozen copy;
-// merged is the directory of merged objects, see [overlay.OpenMerged].
+// merged is the directory in frozen for such objects.
 //
 // Returns Invalid if the file is not a small text file or a hunk does not exist, and Conflict if the host's file is not in the
 // state that step expects.
@@ -57,7 +57,7 @@ func Part(ctx context.Context, host, frozen, merged *os.File, step gate.Step, ch
 	return step, storePart(frozen, merged, step, part)
 }
 
-// sandboxPart returns the content of a file of the frozen copy, by its hash.
+// sandboxPart returns the first 2*fsat.MaxSmallFile+1 bytes of the file of the frozen copy whose SHA-256 is content.
 func sandboxPart(frozen *os.File, content string) ([]byte, error) {
 	f, err := overlay.OpenFrozen(frozen)
 	if err != nil {

@@ -16,13 +16,13 @@ const (
 	maxRenameFiles = 500      // maximum number of removed files, and of added files, that are compared by similarity
 	maxRenameBytes = 32 << 20 // maximum size in bytes of all files that are compared by similarity
 	maxRenameLines = 20_000   // maximum number of lines of a file that is compared by similarity
-	maxRenameWork  = 50 << 20 // maximum number of lines that are compared
+	maxRenameWork  = 50 << 20 // maximum number of lines that are compared in all pairs of files
 	maxPatches     = 8 << 20  // maximum size in bytes of all patches
 	maxDiffBytes   = 64 << 20 // maximum size in bytes of all files whose changed lines are counted
 )
 
-// finish completes the differences after all paths were compared: it propagates blocked changes, joins removals and additions
-// of files into renames, counts changed lines and makes patches.
+// finish completes the differences after all paths were compared: it blocks the changes that depend on blocked ones, joins
+// removals and additions of files into renames, counts changed lines and makes patches.
 func (c *comparer) finish(opts Options) error {
 	c.propagateBlocked()
 	removed, added := c.candidates()

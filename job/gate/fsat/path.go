@@ -14,7 +14,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// The types of files, as in [caisson.Change].
+// The types of files, which are the values of [caisson.Change.Type].
 const (
 	TypeFile    = "file"
 	TypeDir     = "dir"

@@ -41,7 +41,7 @@ type Entry struct {
 	Size int64  // size of a file in bytes
 	// Content is the SHA-256 of a file's content in hexadecimal; empty if the content was not copied.
 	Content string
-	// Hash is the hash of the entry that [HashOf] defines; empty if the entry is denied.
+	// Hash is a hash of the type, the mode, Content and Link; empty if the entry is denied.
 	Hash    string
 	Link    string // target of a symlink
 	Removed bool   // the path, and everything below it, was removed
@@ -135,7 +135,7 @@ func (f *Frozen) Object(hash string) (io.ReadCloser, error) {
 	return f.Open(content)
 }
 
-// Open is like Object, for the [Entry.Content] of an entry of this copy.
+// Open opens the content with this SHA-256, that of an entry of this copy. The last Read fails if the content has another one.
 func (f *Frozen) Open(content string) (io.ReadCloser, error) {
 	if r := f.pack.open(content); r != nil {
 		return &object{file: r, sum: sha256.New(), want: content}, nil
@@ -155,7 +155,7 @@ type object struct {
 	file io.ReadCloser // the underlying reader
 	want string        // SHA-256 that the content must have, in hexadecimal
 
-	mu  sync.Mutex // Close may be called concurrently with Read
+	mu  sync.Mutex // guards sum if Read is called concurrently
 	sum hash.Hash  // hash of the bytes that were read
 }
 

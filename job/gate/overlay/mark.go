@@ -93,7 +93,7 @@ type marker struct {
 	ctx   context.Context
 	root  int         // file descriptor of the upper directory
 	left  int         // number of entries that may still be listed
-	cutAt string      // first path for which a mark may be missing, see marks.cutAt
+	cutAt string      // first path for which a mark may be missing; "" for none, "." for all
 	buf   []byte      // buffer for the names of attributes
 	out   fsat.Packer // the encoded marks so far
 }

@@ -15,7 +15,7 @@ import (
 
 // frozenPack is the file of a frozen copy that contains the contents of small files, each once, in the order in which the index
 // first names them; offsets follow from the index. On ext4, a file for each content takes fifty times as long to create, and
-// longer after many files were removed. Copies of earlier versions have no pack.
+// longer after many files were removed. Copies that earlier versions of the program made have no pack.
 const frozenPack = "pack"
 
 // belongsInPack reports whether the content of e is in the pack, if the frozen copy has one.
