@@ -30,7 +30,7 @@ type client struct {
 	secrets []string     // secrets that newFailure redacts from errors
 	// authorize adds the credential to a request.
 	authorize func(*http.Request)
-	headers   map[string]string // headers of every request, besides those that the method call sets
+	headers   map[string]string // headers that this kind of forge needs in every request
 }
 
 // newClient returns a client of the API at args.API. With plain http it sends its token to loopback addresses only.

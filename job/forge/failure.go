@@ -44,7 +44,7 @@ func (w *retryError) Error() string {
 	return fmt.Sprintf("%s (to be left alone for %v)", w.cause, w.after)
 }
 
-// failure is the form in which a job's error is sent to the caller. It has fields that the errors of package worker lack.
+// failure is the form in which a job's error is sent to the caller. Errors of package worker have no field Wait.
 type failure struct {
 	Kind    caisson.Kind  // kind of the error
 	Message string        // message of the error for users
@@ -107,7 +107,7 @@ func newFailure(err error, host string, secrets ...string) *failure {
 	if answered {
 		f.Wait = status.retryAfter
 	}
-	if e, ok := errors.AsType[*caisson.Error](err); ok { // also if it wraps a statusError, because it says more
+	if e, ok := errors.AsType[*caisson.Error](err); ok { // says more than a statusError that it may wrap
 		f.Kind, f.Message = e.Kind, caisson.MessageOf(e)
 	} else if answered {
 		f.Kind, f.Message = status.explain(host)
@@ -119,7 +119,7 @@ func newFailure(err error, host string, secrets ...string) *failure {
 	return f
 }
 
-// explain returns the kind and the message of the error for users.
+// explain returns the kind and the message of the error that users get if host answered with e.
 func (e *statusError) explain(host string) (caisson.Kind, string) {
 	said := ""
 	if e.message != "" {
@@ -144,7 +144,7 @@ func (e *statusError) explain(host string) (caisson.Kind, string) {
 	return caisson.Invalid, fmt.Sprintf("%s answered with status %d; is the address of its API right?%s", host, e.status, said)
 }
 
-// explainNetwork returns the kind and the message for a request without a response.
+// explainNetwork returns the kind and the message of the error that users get if a request to host got no response.
 func explainNetwork(err error, host string) (caisson.Kind, string) {
 	if e, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		return caisson.Unavailable, fmt.Sprintf("%s cannot be trusted (%.160s); if its authority is your own, have the administrator add it", host, e.Err)

@@ -36,7 +36,7 @@ type Server struct {
 type PullRequest struct {
 	Head   string // branch with the changes, without refs/heads/
 	Base   string // branch to merge into
-	Title  string // one line; shortened to 255 characters
+	Title  string // one line; shortened to 248 characters
 	Body   string // Markdown; shortened to 60,000 bytes
 	Ready  bool   // create it as ready for review, not as a draft; an existing pull request is not changed
 	Update bool   // update Title and Body of an existing pull request

@@ -32,7 +32,7 @@ type giteaPull struct {
 	Merged bool   `json:"merged"`
 }
 
-// toPull implements [forgePull].
+// toPull converts p. It returns an Invalid error if required fields are missing.
 func (p giteaPull) toPull() (*Pull, error) {
 	title := strings.ToUpper(p.Title)
 	// Old versions of Gitea have no field draft.
@@ -40,8 +40,8 @@ func (p giteaPull) toPull() (*Pull, error) {
 	return p.convert(p.Merged)
 }
 
-// find implements [forgeClient]. Gitea may return any pull request between the two branches, including a closed one, so one that
-// is not open is ignored. The URL of this call cannot contain a base branch with slashes; for such a branch, find returns nil.
+// find returns the open pull request of p's branches, or nil. Gitea may answer with any one between them; one that is not open is
+// ignored. The URL of this request cannot contain a base branch with slashes; for such a branch, find returns nil.
 func (g *gitea) find(ctx context.Context, p PullRequest) (*Pull, error) {
 	if strings.Contains(p.Base, "/") {
 		return nil, nil
@@ -61,22 +61,22 @@ func (g *gitea) find(ctx context.Context, p PullRequest) (*Pull, error) {
 	return one.toPull()
 }
 
-// search implements [forgeClient].
+// search returns the open pull request of p's branches if it is on this page of the list, and whether the page had any.
 func (g *gitea) search(ctx context.Context, p PullRequest, page int) (*Pull, bool, error) {
 	q := url.Values{"state": {"open"}, "sort": {"recentupdate"}, "limit": {strconv.Itoa(pageSize)}, "page": {strconv.Itoa(page)}}
 	return firstOpen[giteaPull](ctx, g.c, g.path, q, p)
 }
 
-// create implements [forgeClient].
+// create creates the pull request p.
 func (g *gitea) create(ctx context.Context, p PullRequest) (*Pull, error) {
 	in := map[string]string{"title": p.draftTitle(wipPrefix, !p.Ready), "body": p.Body, "head": p.Head, "base": p.Base}
 	return send[giteaPull](ctx, g.c, http.MethodPost, g.path, in)
 }
 
-// alreadyExists implements [forgeClient].
+// alreadyExists reports whether err, returned by create, means that the pull request already exists.
 func (g *gitea) alreadyExists(err error) bool { return hasStatus(err, http.StatusConflict) }
 
-// update implements [forgeClient].
+// update sets the title and body of the existing pull request have to those of p.
 func (g *gitea) update(ctx context.Context, have *Pull, p PullRequest) (*Pull, error) {
 	in := map[string]string{"title": p.draftTitle(wipPrefix, have.Draft), "body": p.Body}
 	return send[giteaPull](ctx, g.c, http.MethodPatch, g.path+"/"+strconv.FormatInt(have.Number, 10), in)

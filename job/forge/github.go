@@ -35,7 +35,7 @@ type gitHubPull struct {
 	MergedAt string `json:"merged_at"`
 }
 
-// toPull implements [forgePull].
+// toPull converts p. It returns an Invalid error if required fields are missing.
 func (p gitHubPull) toPull() (*Pull, error) { return p.convert(p.MergedAt != "") }
 
 // gitPull has the fields of a pull request that answers of GitHub and Gitea have in common.
@@ -56,7 +56,7 @@ type gitRef struct {
 	} `json:"repo"` // null if the repository was deleted
 }
 
-// isOpenFor implements [forgePull]. It compares the repositories, too, because a fork may have branches with the same names.
+// isOpenFor reports whether p is open and merges want.Head into want.Base, both in one repository: not from a fork.
 func (p gitPull) isOpenFor(want PullRequest) bool {
 	return p.State == "open" && p.Head.Ref == want.Head && p.Base.Ref == want.Base && p.Head.Repo != nil && p.Base.Repo != nil &&
 		p.Head.Repo.ID == p.Base.Repo.ID
@@ -78,8 +78,8 @@ func errInvalidAnswer() error {
 	return caisson.Errorf(caisson.Invalid, "the forge returned an invalid pull request; is the address of its API right?")
 }
 
-// list requests the open pull requests into the branch p.Base that the query q selects, and returns the first one that is open
-// for p.
+// list requests the open pull requests into the branch p.Base that the query q selects, and returns the first one between the
+// branches of p, nil if there is none, and whether the answer had any pull requests.
 func (g *gitHub) list(ctx context.Context, p PullRequest, q url.Values) (*Pull, bool, error) {
 	q.Set("state", "open")
 	q.Set("base", p.Base)
@@ -87,19 +87,19 @@ func (g *gitHub) list(ctx context.Context, p PullRequest, q url.Values) (*Pull, 
 	return firstOpen[gitHubPull](ctx, g.c, g.path, q, p)
 }
 
-// find implements [forgeClient].
+// find returns the open pull request of p's branches; nil if none is found with the owner's name.
 func (g *gitHub) find(ctx context.Context, p PullRequest) (*Pull, error) {
 	pull, _, err := g.list(ctx, p, url.Values{"head": {g.owner + ":" + p.Head}})
 	return pull, err
 }
 
-// search implements [forgeClient]. Unlike find, it does not query by the owner's name, because that has changed if the repository
-// was transferred.
+// search returns the open pull request of p's branches if it is on this page of the list, and whether the page had any. Unlike
+// find, it does not query by the owner's name, because that has changed if the repository was transferred.
 func (g *gitHub) search(ctx context.Context, p PullRequest, page int) (*Pull, bool, error) {
 	return g.list(ctx, p, url.Values{"page": {strconv.Itoa(page)}})
 }
 
-// create implements [forgeClient]. It creates a pull request that is not a draft if the repository does not support drafts.
+// create creates the pull request p. It is not a draft if the repository does not support drafts.
 func (g *gitHub) create(ctx context.Context, p PullRequest) (*Pull, error) {
 	in := map[string]any{"title": p.Title, "body": p.Body, "head": p.Head, "base": p.Base, "draft": !p.Ready}
 	made, err := send[gitHubPull](ctx, g.c, http.MethodPost, g.path, in)
@@ -110,12 +110,12 @@ func (g *gitHub) create(ctx context.Context, p PullRequest) (*Pull, error) {
 	return made, err
 }
 
-// alreadyExists implements [forgeClient].
+// alreadyExists reports whether err, returned by create, means that the pull request already exists.
 func (g *gitHub) alreadyExists(err error) bool {
 	return hasStatus(err, http.StatusUnprocessableEntity, "already exists")
 }
 
-// update implements [forgeClient].
+// update sets the title and body of the existing pull request have to those of p.
 func (g *gitHub) update(ctx context.Context, have *Pull, p PullRequest) (*Pull, error) {
 	in := map[string]string{"title": p.Title, "body": p.Body}
 	return send[gitHubPull](ctx, g.c, http.MethodPatch, g.path+"/"+strconv.FormatInt(have.Number, 10), in)

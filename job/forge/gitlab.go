@@ -34,12 +34,12 @@ type gitLabMerge struct {
 	TargetP int64  `json:"target_project_id"` // id of the project of the target branch
 }
 
-// isOpenFor implements [forgePull].
+// isOpenFor reports whether m is open, and between the branches of p in one project.
 func (m gitLabMerge) isOpenFor(p PullRequest) bool {
 	return m.State == "opened" && m.Source == p.Head && m.Target == p.Base && m.SourceP == m.TargetP
 }
 
-// toPull implements [forgePull].
+// toPull converts m. It returns an Invalid error if required fields are missing.
 func (m gitLabMerge) toPull() (*Pull, error) {
 	state := map[string]string{"opened": "open", "locked": "open", "closed": "closed", "merged": "merged"}[m.State]
 	if m.IID <= 0 || state == "" {
@@ -48,7 +48,7 @@ func (m gitLabMerge) toPull() (*Pull, error) {
 	return &Pull{Number: m.IID, URL: m.WebURL, Draft: m.Draft || m.WIP, State: state}, nil
 }
 
-// search implements [forgeClient].
+// search returns the open pull request of p's branches if it is on this page of the list, and whether the page had any.
 func (g *gitLab) search(ctx context.Context, p PullRequest, page int) (*Pull, bool, error) {
 	q := url.Values{
 		"state": {"opened"}, "source_branch": {p.Head}, "target_branch": {p.Base},
@@ -57,25 +57,25 @@ func (g *gitLab) search(ctx context.Context, p PullRequest, page int) (*Pull, bo
 	return firstOpen[gitLabMerge](ctx, g.c, g.path, q, p)
 }
 
-// find implements [forgeClient].
+// find returns the open pull request of p's branches; nil if it is not on the first page of the list.
 func (g *gitLab) find(ctx context.Context, p PullRequest) (*Pull, error) {
 	pull, _, err := g.search(ctx, p, 1)
 	return pull, err
 }
 
-// create implements [forgeClient].
+// create creates the pull request p.
 func (g *gitLab) create(ctx context.Context, p PullRequest) (*Pull, error) {
 	return send[gitLabMerge](ctx, g.c, http.MethodPost, g.path, map[string]string{
 		"title": p.draftTitle(draftPrefix, !p.Ready), "description": escapeQuickActions(p.Body), "source_branch": p.Head, "target_branch": p.Base,
 	})
 }
 
-// alreadyExists implements [forgeClient].
+// alreadyExists reports whether err, returned by create, means that the pull request already exists.
 func (g *gitLab) alreadyExists(err error) bool {
 	return hasStatus(err, http.StatusConflict, "already exists")
 }
 
-// update implements [forgeClient].
+// update sets the title and body of the existing pull request have to those of p.
 func (g *gitLab) update(ctx context.Context, have *Pull, p PullRequest) (*Pull, error) {
 	in := map[string]string{"title": p.draftTitle(draftPrefix, have.Draft), "description": escapeQuickActions(p.Body)}
 	return send[gitLabMerge](ctx, g.c, http.MethodPut, g.path+"/"+strconv.FormatInt(have.Number, 10), in)

@@ -27,7 +27,7 @@ type jobArgs struct {
 	API          string        // base URL of the REST API; see Server.API
 	Project      string        // owner/name of the project; see Server.Project
 	Secret       string        // token, user:password, or private key of an App
-	Roots        string        // certificates to trust, as PEM; see Server.Roots
+	Roots        string        // certificates to trust in addition to the host's, as PEM
 	Local        bool          // whether the server may be at any address; see Server.Local
 	Own          reach.Host    // addresses of this host; see Server.Host
 	Pull         PullRequest   // the pull request to find or create, for jobPull
@@ -85,7 +85,7 @@ var jobToken = worker.Job[jobArgs, tokenAnswer]{
 	},
 }
 
-// dropLongURL returns s, or "" if s is longer than maxURL, so that an answer of a job is bounded.
+// dropLongURL returns s, or "" if s is longer than 2,048 bytes, so that an answer of a job is bounded.
 func dropLongURL(s string) string {
 	if len(s) > maxURL {
 		return ""

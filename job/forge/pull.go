@@ -40,8 +40,8 @@ type forgePull interface {
 	toPull() (*Pull, error)
 }
 
-// firstOpen requests a page of pull requests, and returns the first one that is open for p, nil if there is none. more reports
-// whether the page had any pull requests.
+// firstOpen requests a page of pull requests, and returns the first one that is open and between the branches of p, nil if there
+// is none. more reports whether the page had any pull requests.
 func firstOpen[T forgePull](ctx context.Context, c *client, path string, q url.Values, p PullRequest) (pull *Pull, more bool, err error) {
 	var page []T
 	if err := c.call(ctx, http.MethodGet, path, q, nil, &page); err != nil {

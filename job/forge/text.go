@@ -15,7 +15,7 @@ const (
 	maxBranch = refname.MaxLength    // bytes of the name of a branch
 )
 
-// plainTitle returns s as one line of at most maxTitle characters, without invisible characters.
+// plainTitle returns s as one line of at most 248 characters, without invisible characters.
 func plainTitle(s string) string {
 	s = safetext.Line(s)
 	if r := []rune(s); len(r) > maxTitle {
@@ -24,7 +24,7 @@ func plainTitle(s string) string {
 	return s
 }
 
-// plainBody returns s without invisible characters, shortened to maxBody bytes.
+// plainBody returns s without invisible characters, shortened to 60,000 bytes.
 func plainBody(s string) string {
 	return safetext.Short(safetext.Lines(s), maxBody)
 }

@@ -57,7 +57,7 @@ func (t *Tool) Pull(ctx context.Context, s Server, p PullRequest) (*Pull, error)
 }
 
 // Token returns a token of a GitHub App that is valid for s's project only and can push branches and open pull requests, and
-// its expiry time. Errors are those of Pull; also NotFound if the App is not installed for the project.
+// its expiry time. Errors are Unauthed, Denied, Invalid, Unavailable, or NotFound if the App is not installed for the project.
 func (t *Tool) Token(ctx context.Context, app App, s Server) (caisson.Secret, time.Time, error) {
 	none := caisson.Secret{}
 	s.Token = app.key
@@ -82,7 +82,7 @@ func (t *Tool) Token(ctx context.Context, app App, s Server) (caisson.Secret, ti
 	return caisson.NewSecret(got.Token), got.Expires, nil
 }
 
-// check returns an error if s is incomplete or not valid, so that no job can use it.
+// check returns an error if a field that jobs need is missing or not valid.
 func (s Server) check() error {
 	switch s.Forge {
 	case caisson.ForgeGitHub, caisson.ForgeGitLab, caisson.ForgeGitea:

@@ -20,7 +20,7 @@ func Jobs() []worker.Declared {
 	return []worker.Declared{jobInit, jobRefs, jobView, jobStore, fetch.Job, serve.Job, push.Job, receive.Job, prepare.Job}
 }
 
-// jobInit creates a bare repository without refs in its root.
+// jobInit creates a bare repository without refs at /work.
 var jobInit = worker.Job[worker.None, worker.None]{
 	Name: "relay.init", Programs: true, Access: worker.WriteAsOwner, Limits: git.JobLimits(git.ShortTime),
 	Do: func(context.Context, *worker.Call, worker.None) (worker.None, error) {
@@ -34,7 +34,7 @@ func Init(ctx context.Context, run worker.Starter, dir *os.File) error {
 	return err
 }
 
-// jobRefs replies with the refs of the repository in its root; see [git.ReplyRefs].
+// jobRefs replies with the HEAD of the repository at /work, and writes its refs to the file that it is given.
 var jobRefs = worker.Job[worker.None, string]{
 	Name: "relay.refs", Programs: true, Files: 1, Limits: git.JobLimits(git.ShortTime),
 	Do: func(ctx context.Context, c *worker.Call, _ worker.None) (string, error) {
@@ -43,12 +43,12 @@ var jobRefs = worker.Job[worker.None, string]{
 	},
 }
 
-// Refs returns the branches and tags of a mirror, view or store.
+// Refs returns the branches, tags and HEAD of a mirror, view or store.
 func Refs(ctx context.Context, run worker.Starter, dir *os.File) (*git.Remote, error) {
 	return git.RunRefsJob(ctx, run, jobRefs, worker.None{}, worker.RunInput{Root: dir})
 }
 
-// jobView creates a view in its root, from the mirror at git.MirrorDir. Its input is the list of refs.
+// jobView creates a view at /work, from the mirror at /mirror. Its input is the list of refs.
 var jobView = worker.Job[worker.None, worker.None]{
 	Name: "relay.view", Programs: true, Access: worker.WriteAsOwner, Limits: git.JobLimits(git.CopyTime),
 	Do: func(ctx context.Context, c *worker.Call, _ worker.None) (worker.None, error) {
@@ -73,7 +73,7 @@ func View(ctx context.Context, run worker.Starter, mirror, view *os.File, refs [
 	return err
 }
 
-// jobStore creates a store in its root. Its argument is the full name of the HEAD branch; its input is the list of refs.
+// jobStore creates a store at /work. Its argument is the full name of the HEAD branch; its input is the list of refs.
 var jobStore = worker.Job[string, worker.None]{
 	Name: "relay.store", Programs: true, Access: worker.WriteAsOwner, Limits: git.JobLimits(git.ShortTime),
 	Do: func(_ context.Context, c *worker.Call, head string) (worker.None, error) {

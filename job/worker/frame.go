@@ -128,7 +128,7 @@ func readLine(r *bufio.Reader, limit int) ([]byte, error) {
 	}
 }
 
-// Unmarshal is [json.Unmarshal] that accepts no unknown fields and nothing after the value.
+// Unmarshal decodes JSON data into v. It returns an error for unknown fields, and if anything follows the value.
 func Unmarshal(data []byte, v any) error {
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()

@@ -56,7 +56,7 @@ type Starter interface {
 	Run(ctx context.Context, req Request, reply any) error
 }
 
-// Run runs the job with s and returns its reply. Errors are those of [Runner.Run], and Internal for a reply that is not valid.
+// Run runs the job with s and returns its reply or its error. Errors are Exhausted at a limit, Internal for an invalid reply.
 func (j Job[Args, Reply]) Run(ctx context.Context, s Starter, args Args, g RunInput) (Reply, error) {
 	if g.Limits == (Limits{}) {
 		g.Limits = j.Limits
@@ -85,7 +85,7 @@ type Declared interface {
 
 func (j Job[Args, Reply]) name() string { return j.Name }
 
-// serve implements [Declared]. It returns an error if the request has fewer descriptors than the job requires.
+// serve decodes raw, calls j.Do and returns the reply; an error if the request has fewer descriptors than the job requires.
 func (j Job[Args, Reply]) serve(ctx context.Context, c *Call, raw json.RawMessage) (any, error) {
 	var args Args
 	if err := Unmarshal(raw, &args); err != nil {

@@ -40,14 +40,14 @@ func (c *Call) Input() io.Reader {
 	return c.input
 }
 
-// Progress reports v to the parent. Jobs must call it rarely: a reply may have at most maxFrames lines.
+// Progress reports v to the parent. Jobs must call it rarely: a reply may have at most 100,000 lines.
 func (c *Call) Progress(v any) {
 	if raw, err := json.Marshal(v); err == nil {
 		c.send(frame{Progress: raw})
 	}
 }
 
-// send writes one frame of the reply. It returns an error if the frame is longer than maxFrame.
+// send writes one frame of the reply. It returns an error if the frame is longer than 1 MiB.
 func (c *Call) send(f frame) error {
 	line, err := json.Marshal(f)
 	if err != nil {

@@ -205,7 +205,7 @@ func dirOwner(dir *os.File) (uint32, error) {
 	return st.Uid, nil
 }
 
-// configureStarted does the setup that needs the pid of the job, and must run before the job attaches its mounts.
+// configureStarted sets the OOM score of the started job and idmaps its mounts. It must run before the job attaches its mounts.
 func (p *process) configureStarted() error {
 	proc := fmt.Sprintf("/proc/%d", p.cmd.Process.Pid)
 	// The total memory of all programs has no limit. When the host runs out of memory, this score makes the kernel kill the

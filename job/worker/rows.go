@@ -32,8 +32,8 @@ func WriteRows[T any](w io.Writer, rows []T) error {
 	return out.Flush()
 }
 
-// ReadRows reads what [WriteRows] has written, which may be hostile: it decodes strictly, and fails if there are more than
-// most rows or a row of more than size bytes.
+// ReadRows reads rows that a job has written, each as one line of JSON. They may be hostile: it decodes strictly, and fails if
+// there are more than most rows or a row of more than size bytes.
 func ReadRows[T any](r io.Reader, most, size int) ([]T, error) {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, size)

@@ -71,7 +71,7 @@ type process struct {
 	copying   sync.WaitGroup // counts the goroutine that runs copyInput
 }
 
-// close closes the parent's descriptors and waits for copyInput.
+// close closes the parent's descriptors and waits until the goroutine that copies the input has ended.
 func (p *process) close() {
 	for _, f := range append(p.heldFiles, p.jobFiles...) {
 		f.Close()
@@ -232,7 +232,7 @@ func cloneMount(dir *os.File, attrs uint64) (*os.File, error) {
 	return f, nil
 }
 
-// pipe is [os.Pipe] with an error that names the system call.
+// pipe returns the ends of a new pipe. Its error names the system call.
 func (p *process) pipe() (r, w *os.File, err error) {
 	r, w, err = os.Pipe()
 	if err != nil {

@@ -16,9 +16,9 @@ import (
 // A Pull is a pull request.
 type Pull struct {
 	Number      int64
-	Title, Body string // with the prefix of a draft, for forges that mark drafts by title
+	Title, Body string // Title has the prefix of a draft if the forge marks drafts by one
 	Head, Base  string // names of branches
-	HeadRepo    int64  // repoID, or forkID if the head is in a fork
+	HeadRepo    int64  // id of the repository that the head is in: this one, or a fork of it
 	Draft       bool   // whether it is a draft
 	State       string // open, closed or merged
 	URL         string // URL of the pull request's page
@@ -116,7 +116,7 @@ func (f *Forge) tip(branch string) string {
 	return strings.TrimSpace(out)
 }
 
-// serveAPI answers a call of the REST API, or makes it fail as the options request.
+// serveAPI answers a call of the REST API. It answers with an error as long as Options.FailPulls or RateLimitPulls is not zero.
 func (f *Forge) serveAPI(w http.ResponseWriter, r *http.Request, user, token string) {
 	f.mu.Lock()
 	fail, limit := f.o.FailPulls > 0, f.o.RateLimitPulls > 0

@@ -164,7 +164,7 @@ func (f *Forge) Branch(name string) string {
 	return commit
 }
 
-// ServeHTTP implements [http.Handler].
+// ServeHTTP records a request and answers it: a request of git, or a call of the API.
 func (f *Forge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	seen := &recorder{ResponseWriter: w, status: http.StatusOK}
 	user, token := credentials(r)

@@ -217,7 +217,7 @@ func (c *Checker) fillChanges(ctx context.Context, d *treeDiff, blobs *blobQueue
 	return nil
 }
 
-// checkSubmodule adds findings to ch if it changes a submodule or modulesFile. Package check has no rules for these.
+// checkSubmodule adds findings to ch if it changes a submodule or the file .gitmodules. Package check has no rules for these.
 func (c *Checker) checkSubmodule(ctx context.Context, d *treeDiff, ch *caisson.Change) error {
 	if d.submodules[ch.Path] {
 		ch.Finding = append(ch.Finding, caisson.Finding{Check: CheckType, Verdict: caisson.VerdictAsk, Message: "a submodule: a clone with submodules also fetches another repository"})

@@ -56,7 +56,7 @@ func (c *Checker) CheckLinks(ctx context.Context, tip string, granted []git.Ref)
 	return found.List, nil
 }
 
-// listLinks returns all symlinks of a tree. It returns errTooLarge if a limit is exceeded.
+// listLinks returns all symlinks of a tree. It returns errTooLarge if the tree has too many entries or symlinks, or is too deep.
 func (c *Checker) listLinks(ctx context.Context, tree string) ([]linkEntry, error) {
 	var all []linkEntry
 	seen := 0

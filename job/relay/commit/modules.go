@@ -11,10 +11,10 @@ import (
 // modulesFile is the path of git's file with the URLs of submodules. Git reads it only at the root of a tree.
 const modulesFile = ".gitmodules"
 
-// maxModules is the maximum size of modulesFile in bytes.
+// maxModules is the maximum size of the file .gitmodules in bytes.
 const maxModules = 256 << 10
 
-// checkModules returns the faults of a modulesFile, which git uses when the repository is cloned with submodules. It returns an
+// checkModules returns the faults of a .gitmodules file, which git uses in clones with submodules. It returns an
 // error if the file could not be checked.
 func (o *Objects) checkModules(ctx context.Context, blob string) (faults []string, err error) {
 	if _, err := o.Read(blob, "blob", maxModules); err != nil {
@@ -39,7 +39,7 @@ func (o *Objects) checkModules(ctx context.Context, blob string) (faults []strin
 	return faults, nil
 }
 
-// moduleFault returns the fault of one setting of a modulesFile, or "".
+// moduleFault returns the fault of one setting of a .gitmodules file, or "".
 func moduleFault(key, value string) string {
 	if key != strings.ToValidUTF8(key, "") || TextFault(key+value) != "" || strings.Contains(key+value, "\n") {
 		return "the file of submodules has control characters"

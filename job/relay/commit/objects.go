@@ -78,7 +78,7 @@ func (o *Objects) Read(id, typ string, limit int64) ([]byte, error) {
 	return o.readLocked(id, typ, limit)
 }
 
-// readLocked is Read for callers that hold mu.
+// readLocked returns an object of type typ, of at most limit bytes. The caller must hold o.mu.
 func (o *Objects) readLocked(id, typ string, limit int64) ([]byte, error) {
 	if o.err != nil {
 		return nil, o.err

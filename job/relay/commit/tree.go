@@ -36,7 +36,7 @@ type treeEntry struct {
 
 func (e treeEntry) isTree() bool { return e.mode == modeTree }
 
-// typ returns the type that the checks use. A submodule counts as a directory.
+// typ returns the type of the entry for checks: file, symlink, dir, none, or "mode" and an unknown mode. A submodule is a dir.
 func (e treeEntry) typ() string {
 	switch e.mode {
 	case "":
@@ -121,14 +121,14 @@ func (o *Objects) find(root, name string) (treeEntry, error) {
 	return at, nil
 }
 
-// commitTree implements [check.Tree] for the tree of a commit.
+// commitTree is the tree of a commit, in the form in which the rules of package check read it.
 type commitTree struct {
 	objects *Objects // reads the trees
 	root    string   // id of the tree of the commit
 	parents []string // ids of the trees of its parents
 }
 
-// Lookup implements [check.Tree].
+// Lookup returns the type of the entry at a path, "none" if it does not exist, and the target if it is a symlink.
 func (t commitTree) Lookup(name string) (typ, link string, err error) {
 	e, err := t.objects.find(t.root, name)
 	if err != nil || e.mode != modeSymlink {
@@ -138,7 +138,7 @@ func (t commitTree) Lookup(name string) (typ, link string, err error) {
 	return typeSymlink, string(data), err
 }
 
-// Children implements [check.Tree].
+// Children returns the names of the entries in dir; no names if dir is not a directory.
 func (t commitTree) Children(dir string) ([]string, error) {
 	root := treeEntry{mode: modeTree, id: t.root}
 	if dir != "" {
@@ -161,7 +161,7 @@ func (t commitTree) Children(dir string) ([]string, error) {
 	return names, nil
 }
 
-// Content implements [check.Tree]: it returns the contents that the parents have at a path.
+// Content returns the contents of a file in all parents of the commit, each followed by a zero byte, but at most limit bytes.
 func (t commitTree) Content(name string, limit int64) []byte {
 	var all []byte
 	for _, p := range t.parents {
@@ -244,7 +244,7 @@ func (d *treeDiff) readTrees(ids []string) ([]*treeObject, error) {
 	return list, nil
 }
 
-// compare adds the change of the entry e, called name, unless inherited returns true. Below directories it continues with walk.
+// compare adds the changes of the entry e, called name in dir, and of those below it, unless a merge of the parents yields e.
 func (d *treeDiff) compare(dir, name string, e treeEntry, before, common []*treeObject) error {
 	if inherited(name, e, before, common) {
 		return nil

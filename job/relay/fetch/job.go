@@ -10,13 +10,13 @@ import (
 	"github.com/caisson-dev/caisson/job/worker"
 )
 
-// fetchArgs are the arguments of Job.
+// fetchArgs are the arguments of the job that updates a mirror.
 type fetchArgs struct {
 	Transport remote.Protocol
 	Limits    Limits
 }
 
-// Job updates the mirror in its root. It replies with the remote's HEAD and writes the remote's refs to its last descriptor.
+// Job updates the mirror at /work. It replies with the remote's HEAD and writes the remote's refs to its last descriptor.
 var Job = worker.Job[fetchArgs, string]{
 	Name: "relay.fetch", Programs: true, Access: worker.WriteAsOwner, Files: 2,
 	Do: func(ctx context.Context, c *worker.Call, args fetchArgs) (string, error) {

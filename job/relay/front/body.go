@@ -41,7 +41,7 @@ type singleGzip struct {
 	in *bufio.Reader // the compressed body
 }
 
-// Read implements [io.Reader].
+// Read reads decompressed data. It returns errNotGzip if the data is malformed or something follows the gzip stream.
 func (s *singleGzip) Read(p []byte) (int, error) {
 	n, err := s.z.Read(p)
 	if err == nil {
@@ -62,7 +62,7 @@ type limitedReader struct {
 	left int64
 }
 
-// Read implements [io.Reader].
+// Read reads from b.r. It returns errTooLarge as soon as the limit is exceeded.
 func (b *limitedReader) Read(p []byte) (int, error) {
 	n, err := b.r.Read(p)
 	if b.left -= int64(n); b.left < 0 {

@@ -43,7 +43,7 @@ func (h *handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 	}
 }
 
-// discard reads the rest of a body until the drain time has passed.
+// discard reads the rest of a body, for at most the time h.drain.
 func (h *handler) discard(rc *http.ResponseController, r *http.Request) {
 	if rc.SetReadDeadline(time.Now().Add(h.drain)) != nil {
 		return

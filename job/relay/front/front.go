@@ -41,14 +41,14 @@ func Handler(open OpenStream) http.Handler {
 	return &handler{open: open, fetchLimit: maxFetchRequest, gzipLimit: maxUnzipped, idle: idleTime, drain: drainTime}
 }
 
-// A handler answers the git requests of sandboxes; see Handler.
+// A handler answers the git requests of sandboxes.
 type handler struct {
 	open                  OpenStream    // requests a stream from the engine
-	fetchLimit, gzipLimit int64         // maxFetchRequest and maxUnzipped, except in tests
-	idle, drain           time.Duration // idleTime and drainTime, except in tests
+	fetchLimit, gzipLimit int64         // limits of decoded fetches and compressed requests, in bytes
+	idle, drain           time.Duration // limits of the time without a byte, and of draining a body
 }
 
-// ServeHTTP implements [http.Handler].
+// ServeHTTP answers one request of git: it copies the request to a job of the engine, and the answer back.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	req, err := parse(r)
 	if err != nil {

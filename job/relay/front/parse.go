@@ -72,7 +72,7 @@ func splitPath(path string) (repo, rest string, ok bool) {
 
 const maxName = 64 // maximum length of a repository's name in bytes
 
-// isName reports whether s can be a repository's name; see [caisson.Repo].
+// isName reports whether s can be a repository's name: lower-case letters and digits, and after the first also '.', '_' and '-'.
 func isName(s string) bool {
 	if s == "" || len(s) > maxName {
 		return false

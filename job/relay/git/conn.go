@@ -40,7 +40,7 @@ func NewClientConn(file *os.File) (*ClientConn, error) {
 	return &ClientConn{Conn: c, file: file, Stall: StallTimeout}, nil
 }
 
-// Read implements [net.Conn]. It fails if no byte arrives for the time [StallTimeout], and after EndReads.
+// Read reads what the client sends. It fails if no byte arrives for the time p.Stall, and after EndReads.
 func (p *ClientConn) Read(b []byte) (int, error) {
 	p.SetReadDeadline(time.Now().Add(p.Stall))
 	if p.readsEnded.Load() { // EndReads may have been called before the deadline was set
@@ -55,7 +55,7 @@ func (p *ClientConn) EndReads() {
 	p.SetReadDeadline(time.Now())
 }
 
-// Write implements [net.Conn]. It fails if no byte is written for the time [StallTimeout].
+// Write sends b to the client. It fails if no byte can be written for the time p.Stall.
 func (p *ClientConn) Write(b []byte) (int, error) {
 	n := 0
 	for n < len(b) {

@@ -98,7 +98,7 @@ var gitConfig = []string{
 // gitPrograms are the paths at which git is looked up. PATH is not used.
 var gitPrograms = []string{"/usr/bin/git", "/usr/local/bin/git", "/bin/git"}
 
-// gitProgram returns the path of git, or the first of gitPrograms if there is none.
+// gitProgram returns the path of git, or /usr/bin/git if git is not installed.
 var gitProgram = sync.OnceValue(func() string {
 	for _, p := range gitPrograms {
 		if unix.Access(p, unix.X_OK) == nil {
@@ -161,7 +161,7 @@ const (
 	MaxGitErrors = 16 << 10 // bytes of the error output
 )
 
-// Output runs git with stdin and returns its standard output, at most maxGitOutput bytes. The error contains git's error output.
+// Output runs git with stdin and returns its standard output, at most 64 MiB. The error contains git's error output.
 func (r Repo) Output(ctx context.Context, stdin string, args ...string) ([]byte, error) {
 	cmd := r.Git(ctx, args...)
 	cmd.Stdin = strings.NewReader(stdin)

@@ -27,13 +27,13 @@ const ShortTime = 5 * time.Minute
 // CopyTime is the time limit of jobs that copy the objects of a repository.
 const CopyTime = 30 * time.Minute
 
-// WorkRepo returns the repository that a job works on, which is its root.
+// WorkRepo returns the repository at /work, which is the one that a job works on.
 func WorkRepo() Repo { return Repo{Dir: workDir, Tmp: "/tmp"} }
 
 // StoreRepo returns the repository of a job that works on a sandbox's store, which borrows a view's objects.
 func StoreRepo() Repo { return Repo{Dir: workDir, View: viewDir, Tmp: "/tmp"} }
 
-// ViewMount returns the mount of a view at the path that StoreRepo has as View.
+// ViewMount returns the mount that shows a view at /view, to jobs that work on a store which borrows the view's objects.
 func ViewMount(view *os.File) []worker.Mount { return []worker.Mount{{Dir: view, At: viewDir}} }
 
 // ReplyRefs writes the refs of remote to out and returns its HEAD, which is the job's reply. If err is not nil, it only returns
@@ -46,7 +46,7 @@ func ReplyRefs(out *os.File, remote *Remote, err error) (head string, _ error) {
 	return remote.Head, err
 }
 
-// RunRefsJob runs a job that replies with ReplyRefs, and returns the refs and HEAD that the job reports.
+// RunRefsJob runs a job that writes refs to its last file and replies with the name of HEAD. It checks both and returns them.
 func RunRefsJob[Args any](ctx context.Context, run worker.Starter, job worker.Job[Args, string], args Args, given worker.RunInput) (*Remote, error) {
 	out, err := worker.NewMemFile("refs")
 	if err != nil {
@@ -69,10 +69,10 @@ func RunRefsJob[Args any](ctx context.Context, run worker.Starter, job worker.Jo
 	return &Remote{Head: head, Refs: refs}, nil
 }
 
-// maxRefLine is an upper bound of the length of an entry written by AppendRefs, in bytes.
+// maxRefLine is an upper bound of the length of a line "<id> <name>" in a list of refs, in bytes.
 const maxRefLine = HexSHA256 + refname.MaxLength + 20
 
-// ReadRefs reads a list written by AppendRefs and validates it as untrusted input.
+// ReadRefs reads a list of refs, with lines "<id> <name>", and validates it as untrusted input.
 func ReadRefs(r io.Reader) ([]Ref, error) {
 	text, err := io.ReadAll(io.LimitReader(r, MaxRefs*maxRefLine))
 	if err != nil {

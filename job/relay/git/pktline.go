@@ -90,7 +90,7 @@ func parsePktLength(b []byte) (int, error) {
 	return int(n), nil
 }
 
-// writePkt writes data as one packet line; data must not be longer than pktData.
+// writePkt writes data as one packet line; data must have at most 65,516 bytes.
 func writePkt(w io.Writer, data []byte) error {
 	if len(data) > pktData {
 		return fmt.Errorf("%w: %d bytes", ErrPkt, len(data))

@@ -15,7 +15,7 @@ import (
 // MaxRefs is the maximum number of refs of any repository.
 const MaxRefs = 50_000
 
-// Refs returns the branches and tags of r, sorted by name.
+// Refs returns the branches and tags of r, sorted by name, and the branch that HEAD points to.
 func (r Repo) Refs(ctx context.Context) (*Remote, error) {
 	out, err := r.Output(ctx, "", "for-each-ref", "--format=%(objectname) %(refname)", "refs/heads/", "refs/tags/")
 	if err != nil {
@@ -58,7 +58,7 @@ func ParseRefs(out []byte) ([]Ref, error) {
 	return refs, nil
 }
 
-// AppendRefs appends refs to b in the form that ParseRefs parses.
+// AppendRefs appends refs to b, as lines of the form "<id> <name>".
 func AppendRefs(b []byte, refs []Ref) []byte {
 	for _, r := range refs {
 		b = fmt.Appendf(b, "%s %s\n", r.Commit, r.Name)

@@ -10,7 +10,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/refname"
 )
 
-// MakeView creates a bare repository in v.Dir, an empty directory, with exactly refs, which [ReadRefs] has returned, and the
+// MakeView creates a bare repository in v.Dir, an empty directory, with exactly refs, which must be valid, and the
 // objects that they reach in the repository at mirror. Packed objects are copied as they are, and bitmaps of them are kept so
 // that clones need not count objects again.
 func MakeView(ctx context.Context, v Repo, mirror string, refs []Ref) error {
@@ -56,7 +56,7 @@ func packFrom(ctx context.Context, v Repo, mirror string, refs []Ref) error {
 }
 
 // MakeStore creates the bare repository that a sandbox pushes to in s.Dir, which must be empty. The repository has the given
-// refs, which [ReadRefs] has returned, and HEAD, and reads the objects of the view s.View through git alternates.
+// refs, which must be valid, and HEAD, and reads the objects of the view s.View through git alternates.
 func MakeStore(s Repo, refs []Ref, head string) error {
 	if !refname.ValidFull(head) || !strings.HasPrefix(head, "refs/heads/") {
 		return caisson.Invalidf("head", "%.100q is not the full name of a branch", head)

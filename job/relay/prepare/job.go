@@ -55,8 +55,8 @@ const (
 	maxSignatures = maxPrepared                    // commits that are signed for one job
 )
 
-// Job makes the commits to deliver. If it is given a file descriptor, which is a socket, it requests signatures over it; see
-// newSignFunc. Its root is a store.
+// Job makes the commits to deliver from those of the store at /work. If it is given a file descriptor, which is a socket, it
+// requests signatures over it.
 var Job = worker.Job[Request, Result]{
 	Name: "relay.prepare", Programs: true, Access: worker.WriteAsOwner,
 	Limits: worker.Limits{Time: 15 * time.Minute, CPU: 15 * time.Minute, Memory: 2 << 30, FileSize: 4 << 30},
@@ -85,7 +85,7 @@ func (p *Result) fit() {
 	}
 }
 
-// valid validates p as the reply to req.
+// valid reports whether p, which comes from an untrusted job, can be the reply to req.
 func (p *Result) valid(req *Request) bool {
 	if !git.ValidCommit(p.Commit) || len(p.Commit) != len(req.Commit) || len(p.Commits) > maxPrepared || !commit.ValidFindings(p.Findings) || commit.Denied(p.Findings) {
 		return false
@@ -122,8 +122,8 @@ func newSignFunc(conn io.ReadWriter) func([]byte) (string, error) {
 	}
 }
 
-// serveSignatures answers the requests of a function that newSignFunc has returned, until conn is closed. It calls sign only for
-// payloads that are commits, at most maxSignatures times. It returns the error of sign.
+// serveSignatures answers the requests for signatures that a job sends over conn, until conn is closed. It calls sign only for
+// payloads that are commits, at most 4,000 times. It returns the error of sign.
 func serveSignatures(conn io.ReadWriter, sign func([]byte) (string, error)) error {
 	for range maxSignatures {
 		payload, err := readFrame(conn, maxPayload)
@@ -152,7 +152,7 @@ func writeFrame(w io.Writer, data []byte) error {
 	return err
 }
 
-// readFrame reads data of at most limit bytes that writeFrame has written.
+// readFrame reads the length of data in four bytes, and the data, which must have at most limit bytes.
 func readFrame(r io.Reader, limit int) ([]byte, error) {
 	var head [4]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {

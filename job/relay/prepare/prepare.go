@@ -28,7 +28,7 @@ type Request struct {
 	// Authors is one of the Author constants of the root package; "" means AuthorSet: Name and Email become the author and the
 	// committer of the commits.
 	Authors     string
-	Name, Email string // new author and committer; see Authors
+	Name, Email string // name and e-mail address of the new author and committer
 	// Sign returns an armoured SSH signature (see [SSHSign]) of a commit, or is nil for unsigned commits. It should return equal
 	// signatures for equal payloads, which have at most 1 MiB.
 	Sign func(payload []byte) (armored string, err error) `json:"-"`
@@ -37,7 +37,7 @@ type Request struct {
 	// Pull has the data for the text of the pull request, except the commits. Template is the template of the text; see
 	// [CheckPullTemplate]. A suspected secret in the title or text, or a template that fails, yields a finding with verdict ask.
 	Pull     PullText
-	Template string // template of the text; see Pull
+	Template string // template of the text of the pull request; "" means the default one
 }
 
 // A Commit is a commit to deliver.
@@ -97,7 +97,7 @@ func prepare(ctx context.Context, store git.Repo, req Request) (*Result, error) 
 	return result, nil
 }
 
-// prepareIn does the work of prepare with the quarantine q, to which it writes the new commits.
+// prepareIn makes the commits to deliver and the text of the pull request. It writes the new commits to the quarantine q.
 func prepareIn(ctx context.Context, q *quarantine.Quarantine, req Request) (*Result, error) {
 	granted, err := grantedRefs(ctx, q.Store)
 	if err != nil {

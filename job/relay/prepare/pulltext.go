@@ -174,7 +174,7 @@ func (w *templateChecker) checkPipe(p *parse.PipeNode) {
 	}
 }
 
-// checkArg checks an argument of a command: its fields must be in pullFields, and its functions in pullFuncs.
+// checkArg checks an argument of a command: templates must be allowed to use its fields and functions.
 func (w *templateChecker) checkArg(n parse.Node) {
 	known := func(fields []string) {
 		if len(fields) > 1 || len(fields) == 1 && !slices.Contains(pullFields, fields[0]) {
@@ -210,7 +210,7 @@ func templateError(err error) error {
 	return caisson.Invalidf("pullBody", "%s", git.OneLine(said, 300))
 }
 
-// errPullTextTooLong is the error of a pullBuffer for text that exceeds maxPullText. It ends the rendering.
+// errPullTextTooLong ends the rendering of a text that is longer than 60,000 bytes; the text is then truncated.
 var errPullTextTooLong = errors.New("the text is as long as it may be")
 
 // pullBuffer stores the maximum length of a text and one character more, so that a truncation can be detected.
@@ -234,7 +234,7 @@ func (p PullText) text(tmpl string) (string, error) {
 	return p.render(t)
 }
 
-// render returns the text of a pull request without invisible characters, truncated to maxPullText.
+// render returns the text of a pull request without invisible characters, truncated to 60,000 bytes.
 func (p PullText) render(t *template.Template) (string, error) {
 	var b pullBuffer
 	if err := t.Execute(&b, p); err != nil && !errors.Is(err, errPullTextTooLong) {
@@ -243,7 +243,7 @@ func (p PullText) render(t *template.Template) (string, error) {
 	return plainPullText(string(b.text)), nil
 }
 
-// plainPullText returns s in the form that is sent to forges.
+// plainPullText returns s without invisible characters and space around it, truncated to 60,000 bytes.
 func plainPullText(s string) string {
 	return strings.TrimSpace(safetext.Short(safetext.Lines(s), maxPullText))
 }

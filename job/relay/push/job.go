@@ -11,7 +11,7 @@ import (
 	"github.com/caisson-dev/caisson/job/worker"
 )
 
-// Job pushes a commit. Its root is a store.
+// Job pushes a commit of the store at /work to a branch of a remote.
 var Job = worker.Job[Request, Result]{
 	Name: "relay.push", Programs: true, Files: 1,
 	Do: func(ctx context.Context, c *worker.Call, req Request) (Result, error) {

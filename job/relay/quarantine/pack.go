@@ -55,7 +55,7 @@ type packScanner struct {
 	total  int64   // bytes of the objects read, inflated and with deltas applied
 }
 
-// scanPack reads a pack, which must end at the end of r, and returns the number of objects. Errors are Denied, or those of r.
+// scanPack reads a pack, which must end at the end of r, and returns the number of objects. Errors are Denied, or come from r.
 func scanPack(r io.Reader, l Limits) (int, error) {
 	s := &packScanner{limits: l, in: bufio.NewReaderSize(r, 1<<16), buf: make([]byte, 1<<16)}
 	var head [12]byte
@@ -86,14 +86,14 @@ func scanPack(r io.Reader, l Limits) (int, error) {
 	return int(count), nil
 }
 
-// Read implements [io.Reader]. It counts the bytes in offset.
+// Read reads from the pack, and adds the number of bytes to s.offset.
 func (s *packScanner) Read(p []byte) (int, error) {
 	n, err := s.in.Read(p)
 	s.offset += int64(n)
 	return n, err
 }
 
-// ReadByte implements [io.ByteReader]. Because of this method, flate does not read beyond the end of the compressed data.
+// ReadByte reads one byte of the pack. Because of this method, flate does not read beyond the end of the compressed data.
 func (s *packScanner) ReadByte() (byte, error) {
 	b, err := s.in.ReadByte()
 	if err == nil {

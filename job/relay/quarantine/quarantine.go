@@ -108,7 +108,7 @@ func (q *Quarantine) StoreSize() (caisson.Size, error) {
 }
 
 // ReceivePack reads a pack from body into quarantine. It passes the pack to git only after it was read completely and is within
-// the limits. Errors are Denied for a pack that is refused, or those of body.
+// the limits. Errors are Denied for a pack that is refused, or those of reading body.
 func (q *Quarantine) ReceivePack(ctx context.Context, body io.Reader, l Limits, maxPack int64) error {
 	spool, err := os.OpenFile(filepath.Join(q.dir, "spool"), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {

@@ -43,13 +43,13 @@ func Run(ctx context.Context, run worker.Starter, store, view, conn *os.File, re
 	return &r, nil
 }
 
-// receiveArgs are the arguments of the job. The granted refs can be many, so they are passed as the job's input.
+// receiveArgs are the arguments of the job that receives a push. The granted refs can be many, so they are in the job's input.
 type receiveArgs struct {
 	Request
 	Granted int // number of granted refs
 }
 
-// Job receives a push. Its root is a store.
+// Job answers one request of a git client that pushes to the store at /work.
 var Job = worker.Job[receiveArgs, Result]{
 	Name: "relay.receive", Programs: true, Access: worker.WriteAsOwner, Files: 1,
 	Do: func(ctx context.Context, c *worker.Call, args receiveArgs) (Result, error) {
@@ -78,7 +78,7 @@ var Job = worker.Job[receiveArgs, Result]{
 	Valid: func(_ receiveArgs, r *Result) bool { return r.valid() },
 }
 
-// receiveFrom calls Receive for the connection p and shuts p down for writing afterwards.
+// receiveFrom answers the request that arrives over p, and shuts p down for writing afterwards.
 func receiveFrom(ctx context.Context, store git.Repo, p *git.ClientConn, req Request) (*Result, error) {
 	l := req.Limits.withDefaults()
 	timed, cancel := context.WithTimeout(ctx, l.Time)

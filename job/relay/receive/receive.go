@@ -68,7 +68,7 @@ type Result struct {
 	Denied []caisson.Finding
 }
 
-// Receive answers one request. It reads body to its end. After it has written the answer, it writes nothing more to conn.
+// Receive answers one request of a git client that pushes. It reads body to its end. After the answer, it writes nothing to conn.
 func Receive(ctx context.Context, store git.Repo, body io.Reader, conn io.Writer, req Request) (*Result, error) {
 	req.Limits = req.Limits.withDefaults()
 	ctx, cancel := context.WithTimeout(ctx, req.Limits.Time)
@@ -131,7 +131,7 @@ func (p *pushState) run(ctx context.Context) error {
 	return errors.Join(err, q.Close())
 }
 
-// runIn does the work of run with the quarantine q, which gets the objects of the push.
+// runIn executes the commands with the quarantine q, which gets the objects of the push.
 func (p *pushState) runIn(ctx context.Context, q *quarantine.Quarantine) error {
 	if len(p.accepted()) == 0 {
 		return nil

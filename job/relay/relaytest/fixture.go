@@ -44,7 +44,7 @@ type Fixture struct {
 // Object names are SHA-1.
 func New(t *testing.T) *Fixture { t.Helper(); return NewOf(t, git.HexSHA1) }
 
-// NewOf is like New, with object names of the given number of hexadecimal digits.
+// NewOf returns a Fixture with a granted branch main and a clone on branch "work". digits is the length of object names in hex.
 func NewOf(t *testing.T, digits int) *Fixture {
 	t.Helper()
 	q := &Fixture{T: t, Work: filepath.Join(t.TempDir(), "work")}

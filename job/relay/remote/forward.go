@@ -21,7 +21,7 @@ import (
 // maxErrorBody limits how many bytes of an answer with an error status are read.
 const maxErrorBody = 4 << 10
 
-// A Forwarder connects git to the transport: it listens on the loopback device and forwards git's requests over the socket pair.
+// A Forwarder connects git to the transport: it listens on the loopback device and forwards git's requests over a socket.
 // It forwards only the requests of a fetch or a push. It records the first failure, because git does not report the reason.
 type Forwarder struct {
 	transport Protocol       // protocol between the transport and the remote
@@ -106,7 +106,7 @@ func (f *Forwarder) URL() string {
 	return "http://" + f.listener.Addr().String() + "/repo"
 }
 
-// Protocol returns the environment variable that allows git to use URL.
+// Protocol returns an environment variable, as name=value, that permits git the scheme of the URL of f.
 func (f *Forwarder) Protocol() string {
 	if f.transport == ProtocolStream {
 		return "GIT_ALLOW_PROTOCOL=git"
@@ -252,10 +252,10 @@ func newLinkRequest(r *http.Request) (req *http.Request, want string) {
 type limitedBody struct {
 	io.ReadCloser
 	resp   *http.Response // the answer, which has the trailers
-	budget *atomic.Int64  // bytes that the remote may still send; see Forwarder
+	budget *atomic.Int64  // bytes that the remote may still send
 }
 
-// Read implements [io.Reader].
+// Read reads from the answer. It returns an Exhausted error if the remote has sent more than it may.
 func (c *limitedBody) Read(p []byte) (int, error) {
 	n, err := c.ReadCloser.Read(p)
 	if c.budget.Add(-int64(n)) < 0 {

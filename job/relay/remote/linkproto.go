@@ -35,7 +35,7 @@ const (
 // HeaderProtocol is the header with the protocol versions that git supports. Programs get its value in the environment.
 const HeaderProtocol = "Git-Protocol"
 
-// ValidProtocol reports whether p is a valid value of HeaderProtocol.
+// ValidProtocol reports whether p is a valid value of the header Git-Protocol.
 func ValidProtocol(p string) bool {
 	return slices.Contains([]string{"", "version=0", "version=1", "version=2"}, p)
 }

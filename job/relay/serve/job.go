@@ -10,7 +10,7 @@ import (
 	"github.com/caisson-dev/caisson/job/worker"
 )
 
-// Job answers a request of a git client. Its root is a store.
+// Job answers a request of a git client that clones or fetches from the store at /work.
 var Job = worker.Job[Request, worker.None]{
 	Name: "relay.serve", Programs: true, Files: 1,
 	Do: func(ctx context.Context, c *worker.Call, req Request) (worker.None, error) {

@@ -33,7 +33,7 @@ const (
 // An httpLink forwards smart HTTP requests to a remote.
 type httpLink struct {
 	transport *http.Transport
-	user      string         // user of the credential; see Auth
+	user      string         // user of the credential; "" makes secret a bearer token
 	secret    caisson.Secret // token or password; zero for no credential
 	push      bool           // whether pushes are allowed
 

@@ -18,7 +18,7 @@ import (
 	"github.com/caisson-dev/caisson/job/relay/remoteurl"
 )
 
-// serveRemote runs the job for a remote on the network.
+// serveRemote forwards the requests of the git job at the other end of conn to a remote on the network.
 func serveRemote(ctx context.Context, conn net.Conn, req Request) error {
 	remote, err := parseRemote(req.URL)
 	if err != nil {
@@ -40,14 +40,14 @@ func serveRemote(ctx context.Context, conn net.Conn, req Request) error {
 	return Serve(ctx, conn, h)
 }
 
-// serveLocal runs the job for the repository in dir.
+// serveLocal answers the requests of the git job at the other end of conn with git programs that run on the repository in dir.
 func serveLocal(ctx context.Context, conn net.Conn, dir string, push bool) error {
 	return Serve(ctx, conn, streamHandler{push: push, run: func(ctx context.Context, s stream) error {
 		return runLocal(ctx, dir, s.service, s.protocol, s.in, s.out)
 	}})
 }
 
-// Serve serves HTTP/2 without TLS on conn until its other end is closed or ctx ends.
+// Serve serves HTTP/2 with h, without TLS, on conn until its other end is closed or ctx ends.
 func Serve(ctx context.Context, conn net.Conn, h http.Handler) error {
 	ln := &singleListener{conn: conn, done: make(chan struct{})}
 	protocols := new(http.Protocols)
@@ -118,13 +118,13 @@ func oneLine(s string) string {
 
 // A stream is one execution of a git program at the remote.
 type stream struct {
-	service  string    // remote.UploadPack or remote.ReceivePack
-	protocol string    // accepted by remote.ValidProtocol
+	service  string    // name of the program, "git-upload-pack" or "git-receive-pack"
+	protocol string    // value of the header Git-Protocol, validated
 	in       io.Reader // input of the program
 	out      io.Writer // gets the output of the program
 }
 
-// A streamHandler answers the requests of [remote.ProtocolStream].
+// A streamHandler answers requests of a git job by running git programs at a remote: over SSH, or in a directory of the host.
 type streamHandler struct {
 	push bool                                      // whether pushes are allowed
 	run  func(ctx context.Context, s stream) error // returns when the program has exited

@@ -60,7 +60,7 @@ func Jobs() []worker.Declared {
 	return []worker.Declared{jobRemote, jobLocal(false), jobLocal(true)}
 }
 
-// jobRemote connects to a remote on the network; see [Tool.Run].
+// jobRemote connects a git job to a remote on the network.
 var jobRemote = worker.Job[remoteArgs, worker.None]{
 	Name: "link.remote", Network: true, Files: 1,
 	Do: func(ctx context.Context, c *worker.Call, args remoteArgs) (worker.None, error) {
@@ -105,7 +105,7 @@ func parseRemote(raw string) (remoteurl.URL, error) {
 	return u, err
 }
 
-// timeLimit returns the time limit of a job for a Request.Time of t.
+// timeLimit returns the time limit of a job for which t was requested: 2 hours if t is not positive.
 func timeLimit(t time.Duration) time.Duration {
 	return cmp.Or(max(t, 0), 2*time.Hour)
 }
@@ -123,8 +123,8 @@ func (t *Tool) Run(ctx context.Context, conn *os.File, req Request) error {
 	return err
 }
 
-// RunLocal is like Run for a repository in a directory of the host, bare or not. It runs with the rights of the directory's
-// owner. Hooks do not run.
+// RunLocal serves conn, a socket whose other end is passed to a job that runs git, with a repository in a directory of the host,
+// bare or not. It runs with the rights of the directory's owner. Hooks do not run.
 func (t *Tool) RunLocal(ctx context.Context, conn, dir *os.File, push bool) error {
 	_, err := jobLocal(push).Run(ctx, t.run, worker.None{}, worker.RunInput{Root: dir, Files: []*os.File{conn}})
 	return err
