@@ -25,7 +25,7 @@ func Builtin() []*caisson.Agent {
 var builtin = sync.OnceValue(func() []*caisson.Agent {
 	entries, err := builtinFiles.ReadDir("builtin") // sorted by name, which is id + ".yaml"
 	if err != nil {
-		panic("agent: " + err.Error()) // the files are embedded in the binary
+		panic("agent: " + err.Error()) // cannot happen: the files are embedded in the binary
 	}
 	var list []*caisson.Agent
 	for _, e := range entries {
@@ -35,7 +35,7 @@ var builtin = sync.OnceValue(func() []*caisson.Agent {
 		}
 		a, err := Parse(data)
 		if err != nil || a.ID+".yaml" != e.Name() {
-			panic("agent: " + e.Name() + " is not the file of an agent: " + caisson.MessageOf(err)) // a test parses all of them
+			panic("agent: " + e.Name() + " is not the file of an agent: " + caisson.MessageOf(err)) // a test parses all files
 		}
 		list = append(list, a)
 	}

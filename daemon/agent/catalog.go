@@ -18,7 +18,7 @@ const maxStored = 200
 
 // Config configures a catalog.
 type Config struct {
-	// Builtin contains the built-in agents: those that the function [Builtin] returns, with the fields that are set by code.
+	// Builtin contains the built-in agents; the daemon uses those that the function [Builtin] returns.
 	Builtin []*caisson.Agent
 	// Dir is the administrator's directory, with a file NAME.yaml for each agent; if it is "" or does not exist, there are none.
 	Dir   string
@@ -68,7 +68,7 @@ func (c *Catalog) ListAgents(ctx context.Context) ([]*caisson.Agent, error) {
 			return nil, err
 		}
 		for _, a := range page {
-			if !seen[a.ID] { // an agent for all accounts hides the account's agent with the same id, as in GetAgent
+			if !seen[a.ID] { // an agent for all accounts hides the account's agent with the same id
 				list = append(list, a)
 			}
 			f.After = caisson.ID(a.ID)

@@ -86,7 +86,7 @@ func (d *directory) read() (agents []*caisson.Agent, problems []Problem) {
 	return agents, problems
 }
 
-// names returns the names of the files in the directory that can define agents.
+// names returns the sorted names of the files in the directory that end in .yaml or .yml, without hidden ones.
 func (d *directory) names() ([]string, error) {
 	entries, err := os.ReadDir(d.path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -105,7 +105,7 @@ func (d *directory) names() ([]string, error) {
 	return names, err
 }
 
-// file returns the state of the file with a name, and reads the file if it has changed.
+// file returns the state of the file with this name in the directory, and parses the file again if it has changed.
 func (d *directory) file(name string) *file {
 	path := filepath.Join(d.path, name)
 	info, err := os.Stat(path)

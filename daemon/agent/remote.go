@@ -26,7 +26,7 @@ func (c *Catalog) checkRemote(a *caisson.Agent) error {
 		}
 	}
 	if a.Warm != nil && a.Warm.Randomness == randomnessOpenSSL && a.Driver != caisson.DriverOpenClaw {
-		// Whether forks of a snapshot with a service other than OpenClaw draw different secrets is not tested.
+		// Whether forks of a snapshot with a service other than OpenClaw draw different random numbers is not tested.
 		deny("warm.randomness", "openssl over a token is for driver openclaw only; leave warm out, or set it over the unix socket")
 	}
 	_, err := narrowLimits(completeLimits(caisson.AgentLimits{}, c.config.MaxLimits), a.Limits, false)

@@ -103,8 +103,8 @@ func Resolve(a *caisson.Agent, req caisson.RunRequest, d Defaults, caller caisso
 }
 
 // Check checks the limits and models that an earlier call of [Resolve] returned for a run of the same agent. It returns the
-// models that the run may still use, or an error, as Resolve does, if the first of the models or the limits are not allowed any
-// more.
+// models that the run may still use, or an error, as Resolve does, if the run's model, which is the first of models, or the
+// limits are not allowed any more.
 func Check(a *caisson.Agent, limits caisson.AgentLimits, models []string, d Defaults, caller caisson.Caller) ([]string, error) {
 	c, s := &checker{}, &Settings{}
 	c.toolRule(a) // earlier builds stored agents whose lists of allowed and denied tools are not enforced
@@ -260,7 +260,7 @@ func candidateModels(a *caisson.Agent, all []caisson.GatewayModel) (list []caiss
 	return list
 }
 
-// setModel sets m as the model of the run.
+// setModel sets m as the model of the run, and the API with which the agent calls it.
 func (s *Settings) setModel(a *caisson.Agent, m caisson.GatewayModel) {
 	s.Model, s.API = m.Alias, m.API()
 	if s.API == "" && len(a.APIs) > 0 {

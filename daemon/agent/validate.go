@@ -33,7 +33,7 @@ const (
 	maxSteps    = 64       // maximum number of steps of the setup
 	maxFiles    = 64       // maximum number of files in one list
 	maxPersonas = 32       // maximum number of personas of an agent
-	maxPool     = 64       // sandboxes in the pool of an agent; see caisson.Warm
+	maxPool     = 64       // maximum number of sandboxes in the pool of an agent
 	maxStrings  = 1 << 20  // total size of all arguments, or of all environment variables, in bytes
 	maxPath     = 4096     // size of a path in bytes
 	minMemory   = 64 << 20 // smallest limit of memory in bytes
@@ -257,7 +257,7 @@ func (c *checker) capabilities(a *caisson.Agent) {
 	}
 }
 
-// checkGatewayUse checks u, the use of the model gateway in the field at.
+// checkGatewayUse checks the maximum rates of model calls and the features of model APIs in u, the field at the path at.
 func checkGatewayUse(c *checker, at string, u caisson.GatewayUse) {
 	if u.Rate.Requests < 0 || u.Rate.Tokens < 0 {
 		c.addf(at+".rate", "is negative")
@@ -271,7 +271,7 @@ func checkGatewayUse(c *checker, at string, u caisson.GatewayUse) {
 	}
 }
 
-// limits checks the limits in the field at. Limits that are 0 or nil are valid.
+// limits checks the limits l, the field at the path at. Limits that are 0 or nil are valid.
 func (c *checker) limits(at string, l caisson.AgentLimits) {
 	switch {
 	case l.CPUs < 0 || l.CPUs > maxCPUs || l.CPUs > 0 && l.CPUs < 0.01 || math.IsNaN(l.CPUs):

@@ -6,7 +6,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Values of Warm.Randomness: the mechanism that gives each fork of a warm snapshot its own random numbers; see [caisson.Warm].
+// Values of Warm.Randomness: the mechanism that gives each fork of a warm snapshot its own random numbers.
 const (
 	randomnessKernel  = "kernel"
 	randomnessOpenSSL = "openssl"

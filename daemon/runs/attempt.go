@@ -21,7 +21,7 @@ type attempt struct {
 	events   caisson.Publisher
 	r        *caisson.Run     // the run, as it was last read from the store or written to it
 	agent    *caisson.Agent   // the run's agent, with the fields that its recipe generates
-	plan     *caisson.RunPlan // the run's plan, without models that are no longer allowed; see planner.check
+	plan     *caisson.RunPlan // the run's plan, without the models that are no longer allowed
 	log      *slog.Logger
 	rec      *recorder         // stores the events of the attempt
 	clock    clock             // durations of the run's phases
@@ -47,7 +47,7 @@ type box struct {
 // agentOutput contains data about what the agent has written in an attempt.
 type agentOutput struct {
 	answer              strings.Builder // the text that the agent has written so far
-	eventBytes          int64           // size of the agent's events in bytes; see eventSize
+	eventBytes          int64           // size of the agent's events in bytes, as counted for the output limit
 	maybeProviderFailed bool            // the run's failure may be caused by a failure of a model provider
 }
 
@@ -84,7 +84,7 @@ func (x *attempt) addVersions(more map[string]string) {
 	}
 }
 
-// assignment returns the assignment with which a sandbox serves the attempt.
+// assignment returns the assignment of the attempt's sandbox: the identity of the run, and the models that it is granted.
 func (x *attempt) assignment() *caisson.Assignment {
 	a := &caisson.Assignment{
 		Run: x.r.ID, Attempt: x.r.Attempt, Session: x.r.Session, Agent: x.r.Agent, User: x.r.Request.User,
@@ -197,7 +197,7 @@ func (x *clock) addPart(name string, d time.Duration) {
 	x.began = x.began.Add(d)
 }
 
-// add adds the time d to the phase with a name. The caller must hold mu.
+// add adds the time d to the phase of this name, which it creates if there is none. The caller must hold mu.
 func (x *clock) add(name string, d time.Duration) {
 	d = max(0, d)
 	for i := range x.phases {

@@ -16,7 +16,7 @@ import (
 // WarmModel is the model for warming up agents: it follows a script and costs nothing. Runs cannot request it.
 const WarmModel = "caisson-warm-up"
 
-// warmModel describes the model WarmModel.
+// warmModel describes the model for warming up agents.
 var warmModel = caisson.Model{Alias: WarmModel, Free: true, Context: 200_000, Output: 8192}
 
 // capturer makes warm snapshots.

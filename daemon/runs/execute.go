@@ -49,7 +49,7 @@ func (e *executor) run(ctx context.Context, x *attempt) {
 	}
 }
 
-// end ends an attempt. failed is its error, or nil if it has succeeded. See [finisher.finish].
+// end stores the result of an attempt and releases its resources. failed is its error, or nil if it has succeeded.
 func (e *executor) end(ctx context.Context, x *attempt, failed *caisson.RunError) error {
 	return e.finisher.finish(ctx, x, failed)
 }

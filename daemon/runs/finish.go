@@ -70,8 +70,8 @@ func (x *attempt) timeoutText() string {
 }
 
 // finish stores the result of an attempt and cleans up, in an order that loses nothing. The result is durable before the end is
-// reported, and before anything of the run is removed; later steps can be repeated from the result (see [service.storeEnd]). An
-// error means that the result is not stored: the run then remains in progress, and the next daemon ends it.
+// reported, and before anything of the run is removed; later steps can be repeated from the result. An error means that the
+// result is not stored: the run then remains in progress, and the next daemon ends it.
 func (f *finisher) finish(ctx context.Context, x *attempt, failed *caisson.RunError) error {
 	// When a run ends, its sub-runs are cancelled.
 	if err := f.subRuns.cancel(ctx, x.r); err != nil {
@@ -284,7 +284,7 @@ func (f *finisher) addChanges(ctx context.Context, x *attempt) {
 	x.result.Patch = string(patch)
 }
 
-// runKind converts the kind of a change to the kind that results use.
+// runKind returns the kind of a change for the result of a run, which has only the kinds added, removed and modified.
 func runKind(kind string) string {
 	switch kind {
 	case caisson.ChangeAdded, caisson.ChangeRemoved:

@@ -21,8 +21,8 @@ type guests struct {
 	events    caisson.Publisher
 }
 
-// parent returns the run that the guest in ctx serves, and its agent. It returns a Denied error if the agent may not start
-// sub-runs. The guest's identity comes from its wire; the assignment of its sandbox is checked here.
+// parent returns the run to which the guest's sandbox is assigned, and its agent. It returns a Denied error if the agent may not
+// start sub-runs. The guest's identity comes from its wire; the assignment of its sandbox is checked here.
 func (g *guests) parent(ctx context.Context) (*caisson.Run, *caisson.Agent, error) {
 	guest, err := caisson.GuestOf(ctx)
 	if err != nil {
@@ -44,7 +44,7 @@ func (g *guests) parent(ctx context.Context) (*caisson.Run, *caisson.Agent, erro
 	return r, a, nil
 }
 
-// mayStart reports whether the agent a may start runs of the agent with an id.
+// mayStart reports whether the agent a may start runs of the agent with this id.
 func mayStart(a *caisson.Agent, id string) bool {
 	return slices.Contains(a.SubAgents, "*") || slices.Contains(a.SubAgents, id)
 }

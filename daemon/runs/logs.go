@@ -19,7 +19,7 @@ type runLogs struct {
 	events caisson.EventStore
 }
 
-// open returns one of the logs of a run; see [caisson.Runs.RunLog].
+// open returns a log of a run's last attempt; stream is stdout, stderr, gateway (model calls) or egress (decisions).
 func (l *runLogs) open(ctx context.Context, r *caisson.Run, stream string) (io.ReadCloser, error) {
 	switch stream {
 	case caisson.LogStdout, caisson.LogStderr:
@@ -97,8 +97,8 @@ func (l *runLogs) writeDecisions(ctx context.Context, r *caisson.Run, w io.Write
 
 // logs contains the files to which the output of the agent's program is written.
 type logs struct {
-	files map[string]*os.File // open log files by stream
-	sizes map[string]int64    // number of bytes written, by stream
+	files map[string]*os.File // open log files by stream: stdout and stderr
+	sizes map[string]int64    // number of bytes written to each file, by stream
 	limit int64               // maximum size of one file, in bytes
 	cut   bool                // true if some output was not written
 }
@@ -121,7 +121,7 @@ func (d *directories) createLogs(r *caisson.Run) (*logs, error) {
 	return l, nil
 }
 
-// openLog opens the output of the program of a run's last attempt.
+// openLog opens the file with the output of the agent's program in a run's last attempt; stream is stdout or stderr.
 func (d *directories) openLog(r *caisson.Run, stream string) (*os.File, error) {
 	return d.root.Open(path.Join(runDir(r.ID), strconv.Itoa(r.Attempt), stream))
 }

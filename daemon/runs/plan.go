@@ -19,7 +19,7 @@ import (
 type planner struct {
 	builder *builder       // builds the templates of agents
 	models  caisson.Models // models that can be granted
-	relay   caisson.Relay  // checks requests for repositories; nil if there are none
+	relay   caisson.Relay  // checks requests for repositories; nil if the daemon has no relay
 	mounts  bool           // directories can be mounted in sandboxes
 	budget  caisson.Limits // default budget of a run whose agent has no cost limit
 }

@@ -82,7 +82,7 @@ func (p *provisioner) open(ctx context.Context, x *attempt, template *preparedTe
 	return err
 }
 
-// openWarm forks the agent's warm snapshot. It returns false if there is no snapshot whose forks start.
+// openWarm forks the agent's warm snapshot. It returns false if the sandbox must be created in another way.
 func (p *provisioner) openWarm(ctx context.Context, x *attempt, template *preparedTemplate) (ok bool, err error) {
 	if x.r.Request.Image != "" || !usesWarmSnapshot(x.agent) {
 		return false, nil
@@ -138,7 +138,7 @@ func (p *provisioner) forkLimits(x *attempt) (r caisson.Resources, fits bool) {
 	return r, own.Disk == usual.Disk && own.PIDs == usual.PIDs && own.Memory >= usual.Memory
 }
 
-// withDefaults returns an agent's limits with the defaults filled in.
+// withDefaults returns an agent's limits, with the default memory, CPUs, disk space and processes where they are not set.
 func withDefaults(l caisson.AgentLimits) caisson.AgentLimits {
 	d := caisson.DefaultAgentLimits()
 	l.Memory, l.CPUs, l.Disk, l.PIDs = cmp.Or(l.Memory, d.Memory), cmp.Or(l.CPUs, d.CPUs), cmp.Or(l.Disk, d.Disk), cmp.Or(l.PIDs, d.PIDs)

@@ -310,7 +310,7 @@ type keeper struct {
 	runs     caisson.RunStore
 	sessions *sessions    // sessions and their sandboxes
 	dirs     *directories // directories of runs
-	limits   Limits       // see Config.Limits
+	limits   Limits       // limits of runs and sessions
 	log      *slog.Logger
 }
 

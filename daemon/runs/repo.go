@@ -15,7 +15,7 @@ const deliverTimeout = 12 * time.Minute
 
 // deliverer starts the delivery of the commits that agents have made, and waits for it.
 type deliverer struct {
-	relay   caisson.Relay // delivers commits; nil if there are no repositories
+	relay   caisson.Relay // delivers commits; nil if the daemon has no relay
 	maxWait time.Duration // how long the result of a run waits until its commits are delivered
 }
 
@@ -54,7 +54,7 @@ func (x *attempt) workdir() string {
 	return x.agent.Workdir
 }
 
-// undelivered keeps the sandbox, because the agent's changes exist only in it.
+// undelivered records that the delivery has failed, and keeps the sandbox, because the agent's changes exist only in it.
 func (x *attempt) undelivered(ctx context.Context, what string, err error) {
 	x.result.Delivery.State, x.result.Delivery.Error = caisson.DeliveryFailed, what+": "+caisson.MessageOf(err)
 	x.keepSandbox(ctx, what, err)

@@ -48,7 +48,7 @@ func (t *retrier) whileFull(ctx context.Context, x *attempt, f func() error) err
 // busyTimeout is how long an operation is retried while another operation changes the sandbox, or a part of the host restarts.
 const busyTimeout = 10 * time.Second
 
-// whileBusy calls f through whileFull, and retries it for up to busyTimeout while it returns Conflict or Unavailable.
+// whileBusy retries f while the host is full, and for up to busyTimeout while f returns Conflict or Unavailable.
 func (t *retrier) whileBusy(ctx context.Context, x *attempt, f func() error) error {
 	end := time.Now().Add(busyTimeout)
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, time.Second) {

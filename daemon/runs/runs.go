@@ -8,8 +8,8 @@
 // On disk a run is one directory, which is removed with it:
 //
 //	<dir>/runs/<id>/
-//	    workspace.tar  files for the workspace of each attempt, until one succeeds
-//	    upload.tar     the same, if the client has sent an archive
+//	    workspace.tar  copy of a host directory, for the workspace of each attempt until one succeeds
+//	    upload.tar     archive from the client, for the same purpose
 //	    directory.json the host directory of a workspace that is not a copy
 //	    <attempt>/     stdout and stderr of the agent's program, bounded
 package runs
@@ -55,7 +55,7 @@ type Sandboxes struct {
 	Templates caisson.Templates
 	Policies  Policies   // sets the policies of sandboxes
 	Services  Services   // manages the services in sandboxes
-	Assign    assignFunc // assigns a sandbox to a run; see assignFunc
+	Assign    assignFunc // assigns a sandbox to a run
 }
 
 // assignFunc is a function that assigns a sandbox to a run: model calls that begin afterwards are charged to the run. If a is
@@ -93,7 +93,7 @@ type Turn struct {
 type Inspection interface {
 	// ReadTree returns the directory at a path as a tar archive, in the format of [caisson.Files].
 	ReadTree(ctx context.Context, path string) ([]byte, error)
-	// HasProgram reports whether a program is in one of the directories of programs in the sandbox.
+	// HasProgram reports whether a program is in one of the usual directories of the sandbox, such as /usr/bin.
 	HasProgram(ctx context.Context, program string) (bool, error)
 }
 

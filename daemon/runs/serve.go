@@ -25,8 +25,8 @@ type services struct {
 }
 
 // startService starts an agent's service in a sandbox that has just been created or started again. The service keeps running
-// between runs, and is part of snapshots. It is not restarted if it ends: a run then fails (see drive), and the next run of the
-// session begins with a new process of the service.
+// between runs, and is part of snapshots. It is not restarted if it ends: a run then fails, and the next run of the session
+// begins with a new process of the service.
 func (s *services) startService(ctx context.Context, box caisson.ID, a *caisson.Agent, models []caisson.Model) error {
 	if len(a.Service) == 0 {
 		return nil
@@ -59,9 +59,9 @@ func (s *services) withdraw(ctx context.Context, box caisson.ID) error {
 // serviceInterval is the time between two checks whether the service that a run waits for has failed.
 const serviceInterval = 500 * time.Millisecond
 
-// drive lets the driver in a sandbox execute a task, as [guestExec.runDriver] does. If the agent's service has failed, the last
-// line contains that error. If the agent fails before it gets the prompt, drive also passes the last output of the service to
-// say, as a log line.
+// drive lets the driver in a sandbox execute a task. It calls say for each line of the driver's output except the last, which it
+// returns. If the agent's service has failed, the last line contains that error. If the agent fails before it gets the prompt,
+// say also gets the last output of the service, as a log line.
 func (s *services) drive(ctx context.Context, box caisson.ID, a *caisson.Agent, t *task.Task, say func(*task.Line)) (*task.Line, error) {
 	if len(a.Service) == 0 {
 		return s.guestExec.runDriver(ctx, box, t, say)

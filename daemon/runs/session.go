@@ -19,7 +19,7 @@ type sessions struct {
 	lifecycle caisson.Sandboxes // creates, changes and removes sandboxes
 	live      *live             // queued and running attempts
 	locks     keylock.Locks     // held while a run acquires a session, or the session is paused or stopped; by account and name
-	limits    Limits            // see Config.Limits
+	limits    Limits            // limits of runs and sessions
 	events    caisson.Publisher
 	log       *slog.Logger
 }
@@ -115,7 +115,7 @@ const (
 	maxHistoryCount = 200       // maximum number of earlier messages that an agent gets
 )
 
-// history returns the messages of the run's session before this run, oldest first, up to the limits.
+// history returns the messages before the prompt, oldest first: those of the request, and the last ones of the run's session.
 func (c *sessions) history(ctx context.Context, r *caisson.Run) ([]caisson.Message, error) {
 	if r.Session == "" {
 		return r.Request.History, nil

@@ -21,12 +21,12 @@ import (
 	"github.com/caisson-dev/caisson/internal/tree"
 )
 
-// directories manages the directories of runs, which the package comment describes.
+// directories manages the directories of runs, with the files of workspaces and the output of the agents' programs.
 type directories struct {
 	root   *os.Root // the data directory
 	runs   caisson.RunStore
-	masker Masker // hides files in copies of directories
-	limits Limits // see Config.Limits
+	masker Masker // hides files whose names indicate credentials
+	limits Limits // limits of runs and sessions
 
 	mu      sync.Mutex
 	uploads map[string]int // number of archives being received, by account; guarded by mu

@@ -44,7 +44,7 @@ func (s *streams) watch(ctx context.Context, in caisson.Scope, run caisson.ID, a
 	})
 }
 
-// lastEvent returns the sequence number of a run's last event. told is true if that is the done event of the run's last attempt.
+// lastEvent returns the sequence number of a run's last event. told is true if the done event of the attempt r.Attempt is stored.
 func (s *streams) lastEvent(ctx context.Context, r *caisson.Run) (end int64, told bool, err error) {
 	end, err = s.store.LastEvent(ctx, r.ID)
 	if err != nil || end == 0 {
@@ -104,7 +104,7 @@ func (r *recorder) add(events ...caisson.RunEvent) {
 	}
 }
 
-// push appends events to the queue. The caller must hold r.mu.
+// push numbers events and appends them to the queue, and starts to store them if no goroutine does. The caller must hold r.mu.
 func (r *recorder) push(events []caisson.RunEvent) {
 	if r.err != nil {
 		return

@@ -73,8 +73,8 @@ func (b *builder) prepare(ctx context.Context, a *caisson.Agent, image string, p
 	return b.build(ctx, t, progress)
 }
 
-// asAuthor returns a context for the caller's account with the rights of the host if the agent belongs to the host. Otherwise
-// it returns ctx.
+// asAuthor returns a context for the caller's account with the rights of the host if the agent belongs to the host, as
+// built-in agents and those in files on the host do. Otherwise it returns ctx.
 func asAuthor(ctx context.Context, a *caisson.Agent) context.Context {
 	caller, err := caisson.CallerOf(ctx)
 	if err != nil || a.Account != "" {

@@ -141,7 +141,7 @@ func errorCode(e *caisson.RunError) string {
 	return e.Code
 }
 
-// handleLine processes one line of the driver's output.
+// handleLine stores what one line of the driver's output reports: a log, a phase, changes, or an event of the agent.
 func handleLine(x *attempt, l *task.Line, logs *logs) {
 	switch l.Type {
 	case task.LineLog:
@@ -154,7 +154,7 @@ func handleLine(x *attempt, l *task.Line, logs *logs) {
 	case task.LineChanges:
 		x.result.Changes, x.result.Patch = l.Changes, l.Patch
 	case caisson.EventFinal, task.LineEnd, caisson.EventUsage:
-		// The host does not use these lines: the answer is the concatenation of all text, and the usage is read from the ledger.
+		// Lines of these types are ignored: the answer is the concatenation of all text, and the usage is read from the ledger.
 	default:
 		// The driver observes the output limit. If more is received, another program in the sandbox has written it.
 		x.output.eventBytes += int64(eventSize + len(l.Delta) + len(l.Label) + len(l.Result) + len(l.Args))

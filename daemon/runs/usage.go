@@ -8,16 +8,16 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// usageReader reads the usage of attempts from the ledger.
+// usageReader reads the usage of attempts from the ledger, and with underWay that of the calls that are not in the ledger yet.
 type usageReader struct {
 	calls    listCalls                                                                                 // lists calls of models
-	underWay func(ctx context.Context, account, run string) (calls int64, most caisson.USD, err error) // optional
+	underWay func(ctx context.Context, account, run string) (calls int64, most caisson.USD, err error) // may be nil
 
 	done <-chan struct{} // closed when the daemon stops
 }
 
-// update updates the usage of the attempt and of the run from the ledger until all calls of the run are in the ledger, or until
-// wait has passed. Calls for which the agent did not wait end with its sandbox, or shortly afterwards.
+// update updates the usage of the attempt and of the run from the ledger until all calls of the run are in the ledger, wait has
+// passed, or the daemon stops. Calls for which the agent did not wait end with its sandbox, or shortly afterwards.
 func (b *usageReader) update(ctx context.Context, x *attempt, wait time.Duration) {
 	end := time.Now().Add(wait)
 	for {
@@ -57,8 +57,8 @@ type providerProblem struct {
 	final bool   // no call of the attempt succeeded after the last problem
 }
 
-// addCall adds a call. Calls must be added in the order in which they ended. An aborted call does not count, because it does
-// not indicate a problem of its provider.
+// addCall updates the summary with a call. Calls must be added in the order in which they ended. An aborted call does not
+// count, because it does not indicate a problem of its provider.
 func (t *providerProblem) addCall(call *caisson.Call) {
 	switch {
 	case call.Detail != "":

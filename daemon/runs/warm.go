@@ -93,7 +93,7 @@ func (w *warmSnapshots) makeInBackground(a *caisson.Agent, account string) {
 	})
 }
 
-// replace removes a warm snapshot that does not start, and makes another one.
+// replace removes a warm snapshot whose forks do not start, and makes another one. Both happen in the background.
 func (w *warmSnapshots) replace(a *caisson.Agent, account string, snap *caisson.Snapshot) {
 	w.background.Start(func(ctx context.Context) {
 		ctx = caisson.WithCaller(ctx, caisson.Caller{Account: account})
@@ -202,9 +202,9 @@ func hashParts(parts ...any) (string, error) {
 	return hex.EncodeToString(sum[:16]), nil
 }
 
-// snapshots finds and removes warm snapshots.
+// snapshots finds and removes warm snapshots, and sets the sizes of their pools.
 type snapshots struct {
-	service  Snapshots        // lists, resizes and removes snapshots
+	service  Snapshots        // lists and removes snapshots, and sets the sizes of their pools
 	services *services        // starts the services of agents
 	programs caisson.Programs // sets of programs that this daemon supports
 }

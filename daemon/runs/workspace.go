@@ -20,9 +20,9 @@ type Masker interface {
 	// Mask returns a mask that hides files whose names indicate credentials, except those that match a pattern in show. Returns
 	// Invalid if a pattern is malformed.
 	Mask(show []string) (*namemask.Mask, error)
-	// MaskArchive copies a client's archive from in to out, without the files that [Masker.Mask] hides, and lists the hidden
-	// files. It writes at most most bytes. Returns Invalid if in is not an archive of files, directories and symlinks; errors
-	// of in are returned unchanged.
+	// MaskArchive copies a client's archive from in to out, without the files that [Masker.Mask] hides. It returns the first
+	// hidden paths and the number of all. It writes at most most bytes. Returns Invalid if in is not an archive of files,
+	// directories and symlinks; errors of in are returned unchanged.
 	MaskArchive(ctx context.Context, show []string, in io.Reader, out *os.File, most int64) (hidden []string, count int, err error)
 }
 

@@ -20,7 +20,7 @@ type Setup struct {
 	Workdir string          // path of the workspace; "" means that of the agent, or /workspace
 	Home    string          // replaces [Home] in tests; "" means [Home]
 	Port    int             // port of OpenClaw's gateway; 0 means [Port]
-	BaseURL string          // URL of the model gateway; "" means modelsURL
+	BaseURL string          // URL of the model gateway; "" means its URL in a sandbox
 }
 
 // Maximum numbers of models and personas in a Setup, and maximum size of a persona's instructions.
@@ -201,8 +201,8 @@ func modelsConfig(s Setup) models {
 // substitute models. A run uses one of them if its model was added after the configuration was written.
 var substituteWindows = []int64{8_000, 16_000, 32_000, 64_000, 128_000, 200_000, 400_000, 1_000_000}
 
-// substituteAlias returns the alias of the substitute model with a context window. The gateway has no model of that alias, and
-// answers with the model of the run.
+// substituteAlias returns the alias of the substitute model whose context window has this size in tokens. The gateway has no
+// model of that alias, and answers with the model of the run.
 func substituteAlias(window int64) string { return fmt.Sprintf("caisson-context-%d", window) }
 
 // SubstituteModel returns the alias of the substitute model for m, which a run uses if its configuration was written before m was

@@ -2,9 +2,9 @@ package openclaw
 
 import "github.com/caisson-dev/caisson"
 
-// Parameters of the warm-up before a snapshot. The prompt is sent WarmRounds times, each in a new conversation and with a model
-// that follows WarmScript, until everything that a turn needs has been loaded and compiled. The first turn takes about 20 times
-// as long as the fifth.
+// Parameters of the warm-up before a snapshot. WarmPrompt is sent WarmRounds times, each in a new conversation, and the
+// scripted model answers from WarmScript. Afterwards everything that a turn needs is loaded and compiled. The first turn takes
+// about 20 times as long as the fifth.
 const (
 	WarmPrompt = "Say that you are ready, after you have made sure that commands run."
 	WarmRounds = 6
@@ -23,7 +23,7 @@ type ForkChanges struct {
 	Remove []string           // paths of files to remove
 	Files  []caisson.SeedFile // files to write
 	Port   int                // port of OpenClaw's gateway
-	Secret string             // token of OpenClaw's gateway; "" because that gateway has none
+	Secret string             // always "", because OpenClaw's gateway requires no token
 }
 
 // Fork returns the changes that the state of OpenClaw in a fork needs, so that no credential from before the fork is valid
@@ -41,5 +41,5 @@ type ForkChanges struct {
 //     connections.
 //   - Tokens of hooks, of pairing and of devices: hooks are off, and no device is paired.
 //
-// Identifiers that are created after the fork are unique, see preload.cjs.
+// Identifiers that are created after the fork are unique, because preload.cjs makes Node draw no random numbers in advance.
 func Fork() ForkChanges { return ForkChanges{Remove: envFiles(), Port: Port} }

@@ -29,7 +29,7 @@ const (
 
 // An ImportResult is the result of importing an existing installation of OpenClaw.
 type ImportResult struct {
-	Agent   caisson.Agent   // with personas, models, tools, skills and files
+	Agent   caisson.Agent   // the imported agent, with its personas, models, tools, skills and files
 	Models  []caisson.Model // models that must be added to the configuration of the model gateway
 	Secrets []ImportedSecret
 	Report  []caisson.AgentCheck // settings and files that were not imported, and why
@@ -75,7 +75,7 @@ type importer struct {
 	fsys   fs.FS             // OpenClaw's directory, which is imported
 	out    ImportResult      // result of the import so far
 	values map[string]string // names of the secrets that were found, by the value of the secret
-	names  map[string]bool   // names that are in values
+	names  map[string]bool   // names of the imported secrets
 	total  int               // total size of the imported files in bytes
 }
 
@@ -137,7 +137,7 @@ func modelRef(v any) string { return cmp.Or(stringOf(v), stringOf(lookup(v, "pri
 // nonAliasChars matches characters that are not allowed in the alias of a model.
 var nonAliasChars = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
 
-// alias returns an alias for OpenClaw's name of a model, and adds the model to the result.
+// alias returns the alias for OpenClaw's name of a model, and adds a new model to the result; "" if ref cannot be imported.
 func (in *importer) alias(ref string) string {
 	provider, upstream, ok := strings.Cut(ref, "/")
 	if !ok || upstream == "" || len(ref) > 200 {

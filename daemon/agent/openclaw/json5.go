@@ -73,7 +73,7 @@ func (p *json5) skipSpace() error {
 	return nil
 }
 
-// peek skips white space and comments and returns the next byte, or 0 at the end.
+// peek skips white space and comments and returns the next byte, or 0 at the end of the text.
 func (p *json5) peek() (byte, error) {
 	if err := p.skipSpace(); err != nil {
 		return 0, err
@@ -239,7 +239,7 @@ func (p *json5) quoted() (string, error) {
 	}
 }
 
-// hex parses the hexadecimal digits after \u or \x, and after \u also the second half of a surrogate pair. kind is the letter.
+// hex parses the hexadecimal digits after \u or \x, and after \u also the second half of a surrogate pair. kind is 'u' or 'x'.
 func (p *json5) hex(kind byte) (rune, error) {
 	read := func(n int) (rune, bool) {
 		if len(p.s)-p.i < n {

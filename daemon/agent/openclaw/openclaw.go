@@ -1,6 +1,6 @@
-// Package openclaw describes OpenClaw: how it is installed, the configuration with which it is an agent of Caisson, what a fork
-// must not keep of the state made at boot, the requirements of its skills, and how an existing installation is imported. It
-// starts no processes and connects to nothing; the driver, which connects to OpenClaw inside a sandbox, is guest/openclaw/driver.
+// Package openclaw describes OpenClaw: how it is installed, the configuration with which it is an agent of Caisson, which state
+// of OpenClaw a fork must not keep, the requirements of its skills, and how an existing installation is imported. It starts no
+// processes and connects to nothing; the driver, which connects to OpenClaw inside a sandbox, is guest/openclaw/driver.
 package openclaw
 
 import (
@@ -40,7 +40,7 @@ const mainAgent = "main"
 // modelsURL is the URL of the model gateway in a sandbox.
 const modelsURL = "http://llm.caisson.internal/v1"
 
-// Service returns the command that starts OpenClaw's gateway. The gateway changes to the directory [Home], see preload.cjs.
+// Service returns the command that starts OpenClaw's gateway. preload.cjs makes the gateway change to the directory [Home].
 func Service() []string {
 	return []string{
 		nodeFile, "--max-old-space-size=" + strconv.Itoa(maxOldSpace), "--max-semi-space-size=" + strconv.Itoa(maxSemiSpace), "--require=" + preloadFile, mainFile,
@@ -58,7 +58,7 @@ const (
 // Ready returns the URL that OpenClaw's gateway answers with status 200 once it accepts prompts.
 func Ready() string { return "http://127.0.0.1:" + strconv.Itoa(Port) + "/readyz" }
 
-// Command returns the command that runs one turn without OpenClaw's gateway. Its prompt is in a file.
+// Command returns the command that runs one turn without OpenClaw's gateway. {prompt} stands for the path of the prompt's file.
 func Command() []string {
 	return []string{
 		nodeFile, "--require=" + preloadFile, mainFile, "agent", "--local", "--json",

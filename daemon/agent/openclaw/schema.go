@@ -106,7 +106,7 @@ type models struct {
 // provider is a provider of models in OpenClaw's configuration.
 type provider struct {
 	BaseURL string            `json:"baseUrl"` // URL of the model gateway
-	APIKey  string            `json:"apiKey"`  // API key; always dummyKey
+	APIKey  string            `json:"apiKey"`  // API key; always "none-needed"
 	API     string            `json:"api"`     // API of the models; always "openai-completions"
 	Headers map[string]string `json:"headers"` // headers of each request
 	Models  []model           `json:"models"`

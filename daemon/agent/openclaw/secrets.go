@@ -38,7 +38,7 @@ func secretName(parts ...string) string {
 	return s[:min(len(s), 60)]
 }
 
-// addSecret records a secret. References to secrets stored elsewhere, and values that are too short, are skipped.
+// addSecret records a secret. References to secrets stored elsewhere, and values that are too short or too long, are skipped.
 func (in *importer) addSecret(name, value, from string) {
 	value = strings.TrimSpace(value)
 	if len(value) < 6 || len(value) > maxSecretLen || strings.HasPrefix(value, "${") || strings.HasPrefix(value, "secretref") || !utf8.ValidString(value) {

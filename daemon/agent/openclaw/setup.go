@@ -14,7 +14,7 @@ var npm embed.FS
 //go:embed preload.cjs
 var preload string
 
-// packageFiles are the names of the files that Packages returns.
+// packageFiles are the names of the files from which npm installs OpenClaw.
 var packageFiles = []string{"package.json", "package-lock.json"}
 
 // Registry is the npm registry, the only host to which the installation of OpenClaw connects.
@@ -27,7 +27,7 @@ func Packages() map[string]string {
 	for _, name := range packageFiles {
 		b, err := npm.ReadFile("npm/" + name)
 		if err != nil {
-			panic("openclaw: " + err.Error()) // the files are embedded in the binary
+			panic("openclaw: " + err.Error()) // cannot happen: the files are embedded in the binary
 		}
 		files[name] = string(b)
 	}
@@ -37,7 +37,7 @@ func Packages() map[string]string {
 // Preload returns the scripts that Node loads before OpenClaw, by path.
 func Preload() map[string]string { return map[string]string{preloadFile: preload} }
 
-// BuildPolicy returns the egress policy that applies while OpenClaw is installed in a template: it allows only HTTPS to Registry.
+// BuildPolicy returns the egress policy for the installation of OpenClaw in a template: it allows only HTTPS to the npm registry.
 func BuildPolicy() caisson.Policy {
 	return caisson.Policy{Rules: []caisson.Rule{{
 		Action: caisson.Allow, Host: Registry, Ports: []caisson.PortRange{{First: 443, Last: 443}}, Note: "OpenClaw is installed from here",

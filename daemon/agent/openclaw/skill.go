@@ -125,7 +125,7 @@ func splitSkill(b []byte) (head, body []byte, err error) {
 	return head, body, nil
 }
 
-// cleanNames cleans and deduplicates a list of names.
+// cleanNames returns the distinct names of a list, at most maxNeeds, trimmed, shortened, and with control characters escaped.
 func cleanNames(list []string) []string {
 	var out []string
 	for _, s := range list {

@@ -23,7 +23,7 @@ var deniedTools = []string{
 	"code_execution", "web_search", "x_search", "image_generate", "music_generate", "video_generate", "tts", // need an account
 }
 
-// toolGroups are the members of tool groups, as far as isDenied needs them.
+// toolGroups maps groups of tools to their members, which are all denied.
 var toolGroups = map[string][]string{
 	"group:automation": {"heartbeat_respond", "automations", "gateway", "plugins", "openclaw"},
 	"group:nodes":      {"nodes", "computer", "mobile_ui"},
@@ -31,7 +31,7 @@ var toolGroups = map[string][]string{
 	"group:ui":         {"browser", "screen", "theme", "dashboard", "terminal", "portal", "canvas", "show_widget"},
 }
 
-// toolName returns the name of a tool or group in the form that OpenClaw compares.
+// toolName returns the name that OpenClaw uses for the tool or group s: in lower case, and the present name of a renamed tool.
 func toolName(s string) string {
 	s = strings.ToLower(strings.TrimSpace(s))
 	switch s {
