@@ -91,7 +91,7 @@ func (a *agent) fixedSize() int64 {
 // maxMessagesSize returns the maximum size of the conversation without the system message, in bytes.
 func (a *agent) maxMessagesSize() int64 {
 	n := int64(float64(a.config.maxTokens)*a.requestBytesPerToken) - a.fixedSize()
-	// A long prompt may exceed config.maxTokens, unless the model has refused a conversation as too long.
+	// Twice the size of the task's prompt is permitted, unless the model has refused a conversation of that size as too long.
 	n = max(n, 2*a.messages[a.task].size())
 	if a.messagesLimit > 0 {
 		n = min(n, a.messagesLimit)

@@ -93,7 +93,7 @@ func (anthropic) request(q *modelRequest) (string, http.Header, any) {
 	return "/v1/messages", http.Header{"Anthropic-Version": {"2023-06-01"}}, req
 }
 
-// messageBlocks returns the content of a message as blocks: at least one, because splitSystem drops messages without content.
+// messageBlocks returns the content of a message as blocks: at least one, because messages without content are dropped before.
 func messageBlocks(m message) (blocks []block) {
 	if m.Role == roleTool {
 		return []block{{Type: "tool_result", ToolUseID: toolUseID(m.ToolCallID), Content: m.Content}}
@@ -230,7 +230,7 @@ func (b *block) size() int {
 	return n
 }
 
-// setBlock records what the block with this index is: call r.calls[at-1] if at is positive, or else thought r.thoughts[-at-1].
+// setBlock records what the block at index is: the call r.calls[at-1] if at is positive, or else the thought r.thoughts[-at-1].
 func (r *reply) setBlock(index, at int) {
 	if r.blocks == nil {
 		r.blocks = map[int]int{}

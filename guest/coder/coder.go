@@ -2,8 +2,8 @@
 // a model through the model gateway, executes the tool calls that the model requests, and writes events as lines of JSON.
 //
 // Each line is a [caisson.RunEvent] without the fields that the engine sets. Events of type text_delta contain the model's text;
-// there is a tool call between two messages. An event assistant_final contains the last message, and a usage_report the usage of
-// all model calls so far. The last event is assistant_final or error.
+// between two messages of the model is a tool call. An event assistant_final contains the last message, and a usage_report the
+// usage of all model calls so far. The last event is assistant_final or error.
 //
 // The agent has the rights of any other program in the sandbox and no API key. It bounds its input, because a model, a repository
 // or a command may be hostile or broken. It calls a model with the API of OpenAI, Anthropic or Gemini, depending on the model.
@@ -37,7 +37,7 @@ const (
 
 const (
 	defaultSteps   = 60      // default maximum number of answers with tool calls
-	defaultContext = 120_000 // default size of requests, in tokens; shortened further if a model refuses it
+	defaultContext = 120_000 // default maximum number of tokens of a request; fewer after the model has refused a request
 	maxPrompt      = 2 << 20 // maximum size of a prompt, in bytes
 )
 

@@ -17,9 +17,9 @@ func messagesSize(talk []message) int64 {
 	return n
 }
 
-// trim shortens a conversation to budget bytes, as far as possible, and returns it and the new index of the task, which is kept
-// whole. Old tool results are shortened first; then the oldest messages are dropped, calls always together with their results;
-// the most recent messages are shortened last. talk itself is not modified.
+// trim shortens a conversation to budget bytes, as far as possible, and returns it. task is the index of the task's prompt, which
+// is kept whole, and its new index is returned. Old tool results are shortened first; then the oldest messages are dropped, calls
+// always together with their results; the most recent messages are shortened last. talk itself is not modified.
 func trim(talk []message, task int, budget int64) ([]message, int) {
 	t := &trimmer{talk: append([]message(nil), talk...), task: task, excess: messagesSize(talk) - budget}
 	recent := t.unitStart(keptUnits)

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Limits of the search for the part of a file that is most similar to the old_string of a call, if the file does not contain it.
+// Limits of the search for the part of a file most similar to old_string, the text to replace, if the file does not contain it.
 const (
 	nearFile   = 20_000 // number of lines of the file that are compared with old_string
 	nearWindow = 30     // number of lines of old_string that are compared
@@ -157,7 +157,7 @@ func mostSimilar(text, old string) string {
 	return fmt.Sprintf("%s lines %d to %d, which are exactly:\n%s", why, best+1, end, found)
 }
 
-// normalizeSpace returns the beginning of a line, without white space at its ends and with one space for each other white space.
+// normalizeSpace returns the first words of a line, separated by one space each, with at most nearLine bytes together.
 func normalizeSpace(line string) string {
 	return clip(strings.Join(strings.Fields(clip(line, 2*nearLine)), " "), nearLine)
 }

@@ -101,7 +101,7 @@ func retryAfter(h http.Header) time.Duration {
 	return 0
 }
 
-// outOfCredit reports whether the budget, or the credit at the provider, is exhausted.
+// outOfCredit reports whether a budget for the call, or the credit of the API key at the model's provider, is exhausted.
 func (f *failure) outOfCredit() bool {
 	return f.status == 402 || f.code == "insufficient_quota" || f.code == "over_budget"
 }

@@ -16,8 +16,8 @@ import (
 
 const (
 	maxFile      = 16 << 20 // maximum size of a file that can be edited, in bytes
-	maxScan      = 1 << 30  // maximum number of bytes that are skipped to reach a line
-	maxLine      = 2000     // number of bytes of a line that are shown
+	maxScan      = 1 << 30  // maximum number of bytes of a file that one call of the tool read reads
+	maxLine      = 2000     // number of bytes of a line that the tool read returns
 	readLines    = 1000     // default number of lines that a call of the tool read returns
 	binaryProbe  = 8 << 10  // bytes at the beginning of a file that are searched for a zero byte, which binary files have
 	numberColumn = 8        // estimated number of bytes that the line number, the tab and the newline add to a line

@@ -17,7 +17,7 @@ const (
 
 // ignoreRule is a line of a .gitignore file.
 type ignoreRule struct {
-	base    string         // directory of the .gitignore, relative to the root of the walk; "" or with a slash at the end
+	base    string         // path of the .gitignore's directory in the walked tree; "" or with a slash at the end
 	match   *regexp.Regexp // matches the part of an ignored path after base
 	negated bool           // the line begins with !: matching paths are not ignored
 	dirs    bool           // the line ends with a slash: the rule applies to directories only
@@ -26,7 +26,7 @@ type ignoreRule struct {
 // ignores are the rules of the .gitignore files that apply in a directory: first those of the outermost directory.
 type ignores []ignoreRule
 
-// withFile returns g with the rules of the .gitignore in dir appended. base is the path of dir relative to the root of the walk.
+// withFile returns g and the rules of the .gitignore in dir. base is dir relative to the directory that is listed or searched.
 func (g ignores) withFile(dir, base string) ignores {
 	f, _, err := openRegular(filepath.Join(dir, ".gitignore"), os.O_RDONLY, 0)
 	if err != nil {
@@ -101,7 +101,7 @@ func glob(pattern string) (*regexp.Regexp, error) {
 	return regexp.Compile(re.String())
 }
 
-// match reports whether the file or directory path, relative to the root of the walk, is ignored.
+// match reports whether the file or directory path, relative to the directory that is listed or searched, is ignored.
 func (g ignores) match(path string, dir bool) bool {
 	for i := len(g) - 1; i >= 0; i-- {
 		r := &g[i]

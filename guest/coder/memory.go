@@ -18,7 +18,7 @@ import (
 const (
 	maxMemory  = 8 << 20 // size of the part at the end of a stored conversation that is read
 	keepMemory = 1 << 20 // a longer conversation is shortened to this size before it is continued
-	maxIDName  = 128     // longest id of a conversation that is part of a file name; of a longer one the hash is used
+	maxIDName  = 128     // longest id of a conversation that is used in its file's name; for a longer one, the id's hash is used
 )
 
 // memory is the file in which one conversation is stored: a line of JSON for each message.

@@ -11,7 +11,7 @@ const (
 // message is one message of a conversation, in the form of OpenAI's chat completions. Unexported fields have data of Anthropic's
 // and Gemini's APIs, which is not stored, and is sent back only during the task in which it was received.
 type message struct {
-	Role    string `json:"role"`    // who the message is from: roleUser or another constant of that form
+	Role    string `json:"role"`    // who the message is from: system, user, assistant or tool
 	Content string `json:"content"` // text of the message, or result of a tool call
 	// Reasoning is the model's reasoning. It is sent back with tool calls, as some models refuse a conversation without it.
 	Reasoning  string  `json:"reasoning_content,omitempty"`

@@ -18,7 +18,7 @@ const (
 	maxArguments = 1 << 20   // maximum size of the arguments of one tool call, in bytes
 	maxExtra     = 256 << 10 // maximum size of the thought signatures in one tool call, in bytes
 	maxName      = 128       // maximum length of the name of a tool, in bytes
-	maxCallID    = 256       // length of the id of a tool call, in bytes; longer ids are replaced
+	maxCallID    = 256       // maximum length of the id of a tool call, in bytes; longer ids are replaced
 )
 
 // errTooLong is the error for an answer of a model that exceeds a limit on its size.
@@ -62,7 +62,7 @@ type reply struct {
 	done         bool                // the stream has ended with its end mark, so the answer is complete
 	thoughtsSize int                 // size of the model's thoughts, in bytes
 	thoughts     []block             // thinking blocks of Anthropic's models
-	blocks       map[int]int         // for Anthropic's API: the call or thought in each block, by its index; see setBlock
+	blocks       map[int]int         // Anthropic's API, by index of a block: 1 + index in calls, or -1 - index in thoughts
 	usage        *caisson.TokenCount // numbers of tokens of the call of the model; nil if not reported
 	prompt       int64               // number of tokens of the request, including cached tokens
 }

@@ -23,7 +23,7 @@ const (
 	searchTime   = 30 * time.Second // maximum duration of a search
 	maxHits      = 200              // maximum number of matching lines in all files together
 	maxHitsFile  = 30               // maximum number of matching lines in one file
-	maxHitLine   = 300              // number of bytes of a matching line that are shown
+	maxHitLine   = 300              // number of bytes of a matching line that the result contains
 )
 
 // searchTool returns the tool search.
@@ -117,7 +117,7 @@ func (s *search) matchesGlob(name string) bool {
 	return s.glob == nil || s.glob.MatchString(name) || s.glob.MatchString(path.Base(name))
 }
 
-// searchFile searches the file name. The output calls the file shown. A file that cannot be read is skipped.
+// searchFile searches the file at the path name. shown is its path in the tool result. A file that cannot be read is skipped.
 func (s *search) searchFile(name, shown string) {
 	f, info, err := openRegular(name, os.O_RDONLY, 0)
 	if err != nil {

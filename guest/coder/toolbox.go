@@ -36,7 +36,7 @@ func failedResult(format string, args ...any) result {
 // toolbox has the tools that the model may call.
 type toolbox struct {
 	tools []tool // the tools that the model may call
-	shell *shell // the tool shell, whose background processes are killed at the end
+	shell *shell // the tool shell, whose background processes are killed at the end of the task
 }
 
 // newToolbox returns the tools that the configuration allows.

@@ -10,8 +10,8 @@ import (
 
 // byPath parses the output of agents whose catalog entry describes lines by paths of JSON fields, and by conditions on fields.
 type byPath struct {
-	paths map[string][]string    // paths of JSON fields, by their keys, which are listed in eventPaths
-	when  map[string][]condition // conditions that must all hold, by their keys, which are listed in eventConditions
+	paths map[string][]string    // paths of JSON fields, by key of "events" in the catalog entry
+	when  map[string][]condition // conditions that must all hold, by key of "events" in the catalog entry
 }
 
 // The keys of "events" in a catalog entry: those with the path of a JSON field as value, and those with a list of conditions.
@@ -116,7 +116,7 @@ func (p *byPath) holds(v any, key string) bool {
 	return !slices.ContainsFunc(p.when[key], func(c condition) bool { return !c.holds(v) })
 }
 
-// field returns the field of v at the path of a key in eventPaths; nil if it is missing or a condition on the key does not hold.
+// field returns the field of v for key, such as "text"; nil if it is missing or a condition of "text.when" does not hold.
 func (p *byPath) field(v any, key string) any {
 	if !p.holds(v, key+".when") {
 		return nil

@@ -22,7 +22,7 @@ func isPatchText(data []byte) bool {
 }
 
 // diffManifests returns the changes of files between two manifests, sorted by path, and a patch with the changes of text files.
-// The patch omits files that exceed its size limit; a note at its beginning lists what is omitted.
+// The patch omits files with which it would be larger than permitted; a note at its beginning lists what is omitted.
 func diffManifests(before, after *manifest) ([]caisson.FileChange, string) {
 	var all []caisson.FileChange
 	var patch strings.Builder

@@ -36,5 +36,5 @@ type Out interface {
 	ToolResult(id, result string, isError bool) // reports the result of a tool call
 	Usage(u caisson.RunUsage)                   // reports the usage as the agent counts it; the ledger is more accurate
 	Log(stream string, data []byte)             // appends raw output of the agent's program to a log
-	Mark(mark string)                           // reports that the task has reached a point in time, such as task.MarkPrompt
+	Mark(mark string)                           // reports the program's start, its receipt of the prompt, or the answer's end
 }

@@ -29,8 +29,8 @@ func (execDriver) Run(ctx context.Context, t *task.Task, out Out) (TurnResult, e
 	})
 }
 
-// runOnce runs t's command until it exits, or until some time after done is closed, and passes its standard output to read. If
-// the command cannot be started, or fails, the TurnResult contains the error.
+// runOnce runs t's command and passes its standard output to read. If the command has not exited exitTimeout after done was
+// closed, it is ended. If the command cannot be started, or fails, the TurnResult contains the error.
 func runOnce(ctx context.Context, t *task.Task, out Out, done <-chan struct{}, read func(io.Reader)) (TurnResult, error) {
 	args, input, remove, err := CommandWithPrompt(t)
 	defer remove()

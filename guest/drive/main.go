@@ -26,7 +26,7 @@ func Drivers() map[string]Driver {
 	}
 }
 
-// Causes of the context of a task that is ended before its agent has finished.
+// The causes with which the context of a task is cancelled, when the task is ended before its agent has finished.
 var (
 	errTimeout    = errors.New("the agent's time is over")
 	errCancelled  = errors.New("the run was cancelled")
@@ -36,10 +36,10 @@ var (
 // returnTimeout is how long a driver may take to return after the end of the agent's grace period.
 const returnTimeout = 5 * time.Second
 
-// Main reads a task from stdin, runs it with one of the drivers, and writes lines of package task to stdout. It returns the exit
-// code: 0 if the last line was written. It permanently changes the signal handling and the working directory of this process,
-// makes it a subreaper, and must be called only once. When it returns, all processes that the task has started have exited,
-// except programs in the task's Background and processes that cannot be killed.
+// Main reads a task from stdin, runs it with one of the drivers, and writes its output to stdout, each line a [task.Line]. It
+// returns the exit code: 0 if the last line was written. It permanently changes the signal handling and the working directory of
+// this process, makes it a subreaper, and must be called only once. When it returns, all processes that the task has started have
+// exited, except programs in the task's Background and processes that cannot be killed.
 func Main(_ []string, stdin io.Reader, stdout io.Writer, drivers map[string]Driver) int {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)

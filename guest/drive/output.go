@@ -22,7 +22,7 @@ const (
 	lineSpace = 64                    // approximate size of a line without its content, in bytes
 )
 
-// output implements [Out]: it writes lines of package task for the engine.
+// output implements [Out]: it writes lines of JSON for the engine, each a [task.Line].
 type output struct {
 	w            *task.Writer // writes the lines of output
 	onWriteError func(error)  // called when writing to w has failed, after which w writes no more lines
@@ -152,7 +152,7 @@ func (o *output) event(e caisson.RunEvent) {
 	o.left -= o.write(task.Line{RunEvent: e})
 }
 
-// write writes a line and returns its length in bytes. A line that [task.Reader] would reject is dropped.
+// write writes a line and returns its length in bytes. A line that the engine would reject is dropped.
 func (o *output) write(l task.Line) int64 {
 	n, err := o.w.Write(l)
 	if err != nil && !errors.Is(err, task.ErrRefused) {

@@ -158,7 +158,7 @@ func (c *cleaner) replaceIncomplete() {
 	}
 }
 
-// plainText returns s, which may be terminal output, as plain text; see [cleaner].
+// plainText returns s, which may be terminal output, without terminal sequences and control characters except newline and tab.
 func plainText(s string) string {
 	var c cleaner
 	text := c.write(s)

@@ -297,7 +297,7 @@ func (r *pipeReader) hasData() (ok bool) {
 	return ok && err == nil
 }
 
-// logWriter is an [io.Writer] to the log stream of out.
+// logWriter is an [io.Writer] that appends to one of the agent's logs.
 type logWriter struct {
 	out    Out    // receives the data
 	stream string // name of the log

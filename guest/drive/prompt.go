@@ -99,7 +99,7 @@ func promptFile(prompt string) (string, error) {
 	return f.Name(), nil
 }
 
-// writeHistory writes the earlier messages to files, for an agent without a memory, and adds a reference to them to the prompt.
+// writeHistory writes the earlier messages to files, for an agent that stores none, and adds a reference to them to the prompt.
 func writeHistory(t *task.Task) error {
 	if len(t.History) == 0 {
 		return nil

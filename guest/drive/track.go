@@ -221,7 +221,7 @@ func (e *entry) differsFrom(now *entry) bool {
 	return e.size != now.size || !e.time.Equal(now.time)
 }
 
-// changes scans the directory again and returns the line with its changes; ok is false if no directory is tracked.
+// changes scans the directory again and returns the output line with its changes; ok is false if no directory is tracked.
 func (tr *tracker) changes() (l task.Line, ok bool) {
 	if tr == nil {
 		return task.Line{}, false

@@ -243,7 +243,7 @@ func (c *conn) sendContent(r io.Reader) (*result, error) {
 	c.writing.Store(true)
 	defer func() {
 		select {
-		case <-c.stop: // writing remains set: the process may still be removing the incomplete file
+		case <-c.stop: // c.writing remains set: the process may still be removing the incomplete file
 		default:
 			c.writing.Store(false)
 		}

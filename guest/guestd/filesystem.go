@@ -212,7 +212,7 @@ func (s *filesystem) createPending(name string, mode uint32) (*pendingFile, erro
 	return d, err
 }
 
-// createPending does what [filesystem.createPending] does for the entry p, which must not be a symlink.
+// createPending creates a file that will replace the entry p, not a symlink. mode 0 means the old file's mode, or 0644 if none.
 func (p dirEntry) createPending(mode uint32) (*pendingFile, error) {
 	var old unix.Stat_t
 	err := unix.Fstatat(p.fd(), p.name, &old, unix.AT_SYMLINK_NOFOLLOW)

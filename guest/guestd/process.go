@@ -10,7 +10,7 @@ import (
 
 // This file has the functions with which [Main] fills the fields of a [ProcessEnv].
 
-// notify implements ProcessEnv.Notify.
+// notify implements ProcessEnv.Notify: it makes signals to this process arrive on the returned channel.
 func notify(signals ...syscall.Signal) <-chan syscall.Signal {
 	in, out := make(chan os.Signal, 16), make(chan syscall.Signal)
 	for _, s := range signals {
@@ -24,7 +24,7 @@ func notify(signals ...syscall.Signal) <-chan syscall.Signal {
 	return out
 }
 
-// terminalSize implements ProcessEnv.TerminalSize.
+// terminalSize implements ProcessEnv.TerminalSize: it returns the size of the terminal at standard input.
 func terminalSize() (rows, cols uint16, err error) {
 	size, err := unix.IoctlGetWinsize(int(os.Stdin.Fd()), unix.TIOCGWINSZ)
 	if err != nil {

@@ -67,7 +67,7 @@ func maxPayload(kind byte) int {
 
 // frame is one frame of the protocol of "guestd files".
 type frame struct {
-	kind    byte   // frameRequest or another constant of that form
+	kind    byte   // kind of the frame, such as frameRequest
 	payload []byte // content of the frame, whose form depends on kind
 }
 
@@ -151,7 +151,7 @@ type result struct {
 // An entry describes a file, a directory or another object in a directory.
 type entry struct {
 	Name   []byte `json:"name,omitempty"` // set only in listings of a directory
-	Type   string `json:"type"`           // type of the file, as in [caisson.FileInfo]
+	Type   string `json:"type"`           // file, directory, symlink, fifo, socket, device or other
 	Size   int64  `json:"size"`
 	Mode   uint32 `json:"mode"` // permissions of the file
 	UID    uint32 `json:"uid"`
@@ -163,7 +163,7 @@ type entry struct {
 
 // A change is an event of a watch.
 type change struct {
-	Op   string `json:"op"`             // changeCreate or another constant of that form
+	Op   string `json:"op"`             // kind of the change, such as changeCreate
 	Path []byte `json:"path,omitempty"` // path relative to the watched path; empty for the watched path itself
 }
 

@@ -107,7 +107,7 @@ func (c *Client) WriteFile(ctx context.Context, name string, mode uint32, r io.R
 }
 
 // WriteTree unpacks the tar archive r below the directory name. The archive is unpacked in the sandbox, by guestd's user there.
-// See [tree.Unpack] for the permitted content. After an error, a part of the archive may have been unpacked.
+// It may contain files, directories and symlinks with clean relative names. After an error, a part of it may have been unpacked.
 func (c *Client) WriteTree(ctx context.Context, name string, r io.Reader) error {
 	name, err := cleanPath("path", name)
 	if err != nil {
@@ -131,7 +131,7 @@ func (c *Client) send(ctx context.Context, req request, r io.Reader) (*result, e
 	return res, res.err()
 }
 
-// ReadTree returns a stream of the file, directory or symlink name as a tar archive in the format of package tree. The names in
+// ReadTree returns a stream of the file, directory or symlink name as a tar archive. The names in
 // the archive are relative to the parent directory of name; "/" itself is called rootfs. The stream is closed when ctx ends.
 func (c *Client) ReadTree(ctx context.Context, name string) (io.ReadCloser, error) {
 	name, err := cleanPath("path", name)

@@ -39,7 +39,7 @@ const (
 
 // A request requests one operation of the supervisor. Op determines which other fields are used.
 type request struct {
-	Op       string            `json:"op"`                 // opApply or another constant of that form
+	Op       string            `json:"op"`                 // the operation, such as opApply
 	Revision int64             `json:"revision,omitempty"` // for opApply: number of the set of services; later sets have higher ones
 	Env      map[string]string `json:"env,omitempty"`      // for opApply: added to the environment of all services
 	Services []caisson.Service `json:"services,omitempty"` // for opApply: the services

@@ -1,4 +1,4 @@
-// Package service runs the services of a sandbox; see [caisson.Service]. It has the code for the sandbox and for the host.
+// Package service runs the services of a sandbox. It has the code for the sandbox and for the host.
 // [Supervisor] runs in the sandbox, and [Serve] answers requests to it on a unix socket. The host sends requests with [Apply],
 // [List], [Watch], [Restart] and [Logs], which treat all answers as hostile.
 package service
@@ -24,7 +24,7 @@ type Process interface {
 	Done() <-chan struct{}
 	// Exit returns the exit status of the process. It must be called after Done has been closed.
 	Exit() caisson.ExitStatus
-	// Terminate requests the end of the process and of the processes that it has started. Kill kills these processes.
+	// Terminate requests the end of the process and of the processes that it has started.
 	Terminate()
 	Kill() // kills the process and the processes that it has started
 }
@@ -55,7 +55,7 @@ func New(host Environment) *Supervisor {
 }
 
 // Apply replaces the set of services, and adds env to their environment. Services that have not changed keep running. A changed
-// one is ended before it is started with its new values. Returns Conflict if the revision is lower than the current one.
+// one is ended, and then started as described in list. Returns Conflict if the revision is lower than the current one.
 func (s *Supervisor) Apply(revision int64, env map[string]string, list []caisson.Service) error {
 	list = slices.Clone(list)
 	for i, svc := range list {

@@ -79,7 +79,7 @@ type Line struct {
 	caisson.RunEvent
 	Stream  string               `json:"stream,omitempty"`  // of a log line: the log, caisson.LogStdout or caisson.LogStderr
 	Data    []byte               `json:"data,omitempty"`    // of a log line: raw output
-	Mark    string               `json:"mark,omitempty"`    // of a mark line: MarkStarted or another constant of that form
+	Mark    string               `json:"mark,omitempty"`    // of a mark line: the point in time, such as MarkStarted
 	Changes []caisson.FileChange `json:"changes,omitempty"` // of the changes line: the changed files
 	Patch   string               `json:"patch,omitempty"`   // of the changes line: the changes in git's format
 	Cut     bool                 `json:"cut,omitempty"`     // of the end line: output was dropped because of a limit

@@ -12,9 +12,9 @@ import (
 	"github.com/caisson-dev/caisson/internal/frame"
 )
 
-// Attach attaches a new viewer to the terminal to whose socket conn is connected, and returns the terminal's program as the
-// viewer sees it; see [caisson.Terminals]. Closing the result detaches the viewer. Attach takes ownership of conn, and treats
-// data from it as untrusted. If ctx ends before the terminal has answered, conn is closed.
+// Attach attaches a new viewer to the terminal to whose socket conn is connected, and returns the terminal's program. The notices
+// to the viewer are its standard error. Closing the result detaches the viewer. Attach takes ownership of conn, and treats data
+// from it as untrusted. If ctx ends before the terminal has answered, conn is closed.
 func Attach(ctx context.Context, conn io.ReadWriteCloser, req caisson.AttachRequest) (caisson.Process, error) {
 	s := &attachment{conn: conn, notices: make(chan notice, 4), done: make(chan struct{}), readOnly: req.ReadOnly}
 	s.outReader, s.out = io.Pipe()

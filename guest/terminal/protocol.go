@@ -11,9 +11,9 @@ import (
 	"github.com/caisson-dev/caisson/internal/frame"
 )
 
-// The kinds of frames on a connection to a terminal's socket, in the format of package frame. The client sends the first frame,
-// of kind attach, info or kill. The server answers info and kill with one info frame, and then closes the connection. If it
-// refuses an attach frame, it answers with a notice and closes the connection too.
+// The kinds of frames on a connection to a terminal's socket. A frame has the kind (1 byte), the length (4 bytes) and a payload.
+// The client sends the first frame, of kind attach, info or kill. The server answers info and kill with one info frame, and then
+// closes the connection. If it refuses an attach frame, it answers with a notice and closes the connection too.
 const (
 	kindAttach  = 'A' // from the client: attaches a viewer; size and flags, attachSize bytes; answered with kindStarted
 	kindInfo    = 'T' // from the client: without payload; from the server: a [caisson.Terminal] as JSON

@@ -23,7 +23,7 @@ const (
 	helloTimeout = 10 * time.Second // timeout for the first frame on a connection, and for the answer to it
 	flushTimeout = 10 * time.Second // time in which a viewer must read the rest of the output after the program's end
 	lingerSteps  = 60               // a terminal is kept for at most this many times lingerStep after its program's end
-	lingerStep   = 10 * time.Second // unit of the time for which a terminal is kept; see linger
+	lingerStep   = 10 * time.Second // unit of the time for which a terminal is kept after its program's end
 	maxPending   = 64 << 10         // number of bytes of input for the program at which further input must wait
 )
 
@@ -33,7 +33,7 @@ type Program interface {
 	// Read reads output. It returns io.EOF when the program has ended and all output that it has written was read, even if other
 	// processes still have the terminal open.
 	Read(b []byte) (int, error)
-	// Write writes input for the program. It returns when Close is called.
+	// Write writes input for the program. A call that waits returns when Close is called.
 	Write(b []byte) (int, error)
 	Resize(rows, cols uint16) error // changes the size of the terminal
 	// Signal sends a signal to the foreground process group of the terminal.
@@ -102,8 +102,8 @@ func NewServer(id caisson.ID, command []string, program Program, rows, cols uint
 	return s
 }
 
-// Serve accepts connections from ln and serves viewers until the terminal ends, which is some time after its program has ended;
-// see [caisson.Terminal]. Then it closes ln and the program.
+// Serve accepts connections from ln and serves viewers until the terminal ends: after its program's end, when a viewer has
+// received the exit status or lingerSteps steps have passed, or if s.keep is set, after Kill. Then it closes ln and the program.
 func (s *Server) Serve(ln Listener) {
 	var all sync.WaitGroup
 	all.Go(func() {

@@ -15,7 +15,7 @@ const Prompt = "Fix the failing test."
 // Answer is a text that the final answer of Script contains if the test was fixed.
 const Answer = "now passes"
 
-// Script is the script with the model's answers, in the format of package wire/llm/scripted.
+// Script is the script with the model's answers, for the scripted model.
 //
 //go:embed script.yaml
 var Script string

@@ -19,7 +19,7 @@ import (
 	"github.com/caisson-dev/caisson/guest/task"
 )
 
-// provider is the name that OpenClaw's configuration gives Caisson's model gateway; see package openclaw.
+// provider is the name that OpenClaw's configuration gives Caisson's model gateway.
 const provider = "caisson"
 
 // mainAgent is the id of the OpenClaw agent that is used if a run has no persona.
@@ -113,8 +113,8 @@ func promptWithHistory(t *task.Task) string {
 	return b.String()
 }
 
-// modelName returns OpenClaw's name of the task's model, or of its substitute if OpenClaw's configuration lacks the model. ""
-// means the default model in the configuration.
+// modelName returns OpenClaw's name of the task's model, or of the model that the task has as its substitute if OpenClaw's
+// configuration lacks the first one. "" means the default model in the configuration.
 func modelName(t *task.Task) string {
 	if t.Model == "" {
 		return ""

@@ -70,7 +70,7 @@ func (s *stream) updateMessage(item, text string) {
 	}
 }
 
-// preamble writes the model's text before a tool call, if data has one. OpenClaw sends it as a message, as an item, or as both.
+// preamble writes the model's text before a tool call, if data has one. OpenClaw sends it in a message, an item event, or both.
 func (s *stream) preamble(data json.RawMessage) {
 	var d struct{ Kind, Phase, ProgressText string }
 	if json.Unmarshal(data, &d) == nil && d.Kind == "preamble" && d.Phase == "end" && strings.TrimSpace(d.ProgressText) != "" {

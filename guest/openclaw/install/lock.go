@@ -31,8 +31,8 @@ type lockPackage struct {
 	Link      bool   `json:"link"`      // the package is a link to a directory
 	InBundle  bool   `json:"inBundle"`  // the package is contained in the archive of another one
 
-	OS  stringOrList `json:"os"`  // operating systems that the package supports; see the function allows
-	CPU stringOrList `json:"cpu"` // processors that the package supports; see the function allows
+	OS  stringOrList `json:"os"`  // supported operating systems, or unsupported ones after "!"; empty means all
+	CPU stringOrList `json:"cpu"` // supported processors, or unsupported ones after "!"; empty means all
 }
 
 // A source describes the archive of a package: where it is, and which digest it has.
@@ -149,7 +149,7 @@ func (p lockPackage) source(at string) (source, error) {
 	return source{}, fmt.Errorf("it has no SHA-512 digest in the lock file")
 }
 
-// resolve returns b, the content of the lock file l, with the URL of each package set to the result of lockPackage.url. Otherwise
+// resolve returns b, the content of the lock file l, with the URL of each package set to its URL in the registry. Otherwise
 // npm would fetch the description of each package without a URL, and would fetch packages with a mirror's URL from the mirror.
 func (l *lock) resolve(b []byte) ([]byte, error) {
 	var file, packages map[string]json.RawMessage
