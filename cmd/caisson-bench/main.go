@@ -33,7 +33,7 @@ const (
 // be reached.
 const networkFD = 3
 
-// options are the values of the flags, which main describes.
+// options are the values of the program's flags.
 type options struct {
 	bin, rows, out, dir string // directory of the programs, prefix of names of rows, JSON file to write, working directory
 	n                   int    // number of samples of each row whose measurement is quick; other rows have a fraction of it
@@ -65,8 +65,8 @@ func main() {
 	}
 }
 
-// isolate runs this binary again in new namespaces, and afterwards removes the files and cgroups, which are not part of
-// the namespaces.
+// isolate runs this binary again in new namespaces. Afterwards it removes the files and cgroups that the benchmark has left,
+// because these do not end with the namespaces.
 func isolate(o options) (err error) {
 	if os.Geteuid() != 0 {
 		return errors.New("this needs root: sandboxes are made")
@@ -95,7 +95,7 @@ func isolate(o options) (err error) {
 }
 
 // removeCgroups removes the empty cgroups that the benchmark has left: of the daemons whose data directories are in dir, and of
-// gVisor's own command line, whose cgroups are named like dir.
+// gVisor's own command line, whose cgroups are in a cgroup with the last element of dir as its name.
 func removeCgroups(dir string) error {
 	names := []string{filepath.Base(dir)}
 	instances, err := filepath.Glob(filepath.Join(dir, "*", "instance"))

@@ -77,7 +77,7 @@ func (c *agentShowCmd) Run(ctx context.Context, a *app, api api) error {
 	return asOne(a, agentID, agentRows)(api.GetAgent(ctx, c.Agent))
 }
 
-// agentRows returns the properties of an agent, in the form for printOne.
+// agentRows returns the properties of an agent, as pairs of a name and a value.
 func agentRows(g *caisson.Agent) [][2]string {
 	list := func(s []string) string { return strings.Join(s, ", ") }
 	l := g.Limits
@@ -130,7 +130,7 @@ func (c *agentAddCmd) Help() string {
 	}, "\n") + "\n\n" + examples("caisson agent add mine.yaml", "caisson agent build mine", "caisson run mine 'say hello'")
 }
 
-// ProvideAgent reads the agent from the file.
+// ProvideAgent reads the agent from c.File, and returns Invalid if its id, name or driver is missing.
 func (c *agentAddCmd) ProvideAgent(a *app) (g caisson.Agent, err error) {
 	if err := a.readYAML(c.File, &g); err != nil {
 		return g, err
@@ -301,7 +301,7 @@ func printAgentChecks(a *app, list []caisson.AgentCheck) error {
 // checksWidth is the width in characters of a table of checks if standard output is not a terminal.
 const checksWidth = 80
 
-// checkColors are the colours of the statuses of checks, as parameters of [colorize].
+// checkColors are the colours of the statuses of checks, as parameters of SGR sequences for the terminal.
 var checkColors = map[string]string{caisson.CheckOK: "32", caisson.CheckWarning: "33", caisson.CheckFailed: "31"}
 
 // printChecks prints the results of checks, each followed by lines with its remedy. check converts an item of list to a check.

@@ -155,12 +155,12 @@ func (c *backupCmd) open(ctx context.Context, d *localDaemon) (io.ReadCloser, er
 	return r, nil
 }
 
-// progressReader is a reader that calls show with the number of bytes that were read from r, at most every 100 ms, and stores the
-// error of r.
+// progressReader reads from r, and calls show with the number of bytes that were read so far, at most every 100 ms. It stores the
+// last error of r.
 type progressReader struct {
 	r     io.Reader
 	n     int64  // number of bytes that were read so far
-	stage string // name of the operation for the user
+	stage string // name of the operation, as the user sees it
 	total int64  // expected number of bytes; 0 if it is unknown
 	show  func(caisson.Progress)
 	next  time.Time // time from which show is called again
@@ -230,7 +230,7 @@ func (c *restoreCmd) Run(ctx context.Context, a *app, d *localDaemon) error {
 	return nil
 }
 
-// openBackup opens a backup that only root and this user can write to.
+// openBackup opens the backup in the file name. It returns Denied if users other than root and this one can write to the file.
 func openBackup(name string) (*os.File, error) {
 	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// globals are the flags that every command has. The environment and the configuration file are used for flags that are not
-// given, see [loadConfig]; there is no flag for the token, because arguments are visible to every user of a machine.
+// globals are the flags that every command has. For a flag that is not given, the environment is used, or else the configuration
+// file. There is no flag for the token of the API, because arguments are visible to every user of a machine.
 type globals struct {
 	Data    string `help:"Data directory (CAISSON_DATA)." placeholder:"DIR" group:"global" complete:"file"`
 	Host    string `help:"URL of a daemon elsewhere: https://host:port (CAISSON_HOST; its token in CAISSON_TOKEN)." placeholder:"URL" group:"global"`
@@ -89,7 +89,7 @@ type app struct {
 	globals    globals   // the global flags; before parsing has succeeded, only Output is set
 	interrupts *interrupts
 	parser     *kong.Kong
-	cfg        *config // the settings; nil until [connection] is called, as it is for each command with a parameter of type api
+	cfg        *config // the settings; nil until they are loaded, as they are for each command with a parameter of type api
 	restore    func()  // restores the user's terminal; nil before rawTerminal was called
 }
 

@@ -8,7 +8,7 @@ import (
 	"github.com/caisson-dev/caisson/client"
 )
 
-// api is the client of the API that commands use. Run methods of commands have a parameter of this type; see [app.connect].
+// api is the client of the API that commands use. The Run method of a command that needs a daemon has a parameter of this type.
 type api = *client.Client
 
 // connect returns a client of the daemon that the settings select. If that is the daemon of the data directory and it is not
@@ -35,7 +35,7 @@ func (a *app) connect(ctx context.Context) (api, error) {
 // parameter of this type only if the check has succeeded.
 type validFlags struct{}
 
-// connectRunning is like connect, but does not start a daemon. It is for commands that can work without one.
+// connectRunning returns a client of the daemon that the settings select, and does not start a daemon if none is running.
 func (a *app) connectRunning(ctx context.Context) (api, error) {
 	cfg, err := connection(ctx, a)
 	if err != nil {
@@ -47,8 +47,8 @@ func (a *app) connectRunning(ctx context.Context) (api, error) {
 	return newClient(cfg, nil, nil)
 }
 
-// newClient returns a client of the daemon that cfg selects. If that daemon is reached over a unix socket, the client calls
-// start, unless it is nil, when no daemon listens on the socket, and notice, unless it is nil, for each response.
+// newClient returns a client of the daemon that cfg selects. start and notice may be nil, and are used only over a unix socket:
+// the client calls start if no daemon listens on the socket, and notice for each response.
 func newClient(cfg *config, start func(context.Context) error, notice func(client.Notice)) (api, error) {
 	if socket := cfg.socket(); socket != "" {
 		// The token is not sent over the unix socket: a process that may open the socket has full rights already.

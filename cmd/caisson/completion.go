@@ -220,7 +220,7 @@ func (k *completer) argumentValues(node *kong.Node, n int) []string {
 
 // values returns the possible values of a flag or argument: those of its enum, or those that its struct tag "complete" selects:
 // "file" selects names of files, "place" names of files and SANDBOX:/ for each sandbox, any other value the names of objects of
-// that kind; see [app.names].
+// that kind.
 func (k *completer) values(v *kong.Value) []string {
 	if v.Enum != "" {
 		return strings.Split(v.Enum, ",")

@@ -54,7 +54,7 @@ type config struct {
 	Listen  string `yaml:"listen" json:"listen"`
 	TLSCert string `yaml:"tlsCert" json:"tlsCert"`
 	TLSKey  string `yaml:"tlsKey" json:"tlsKey"`
-	// Platform is the way in which gVisor intercepts system calls; see platforms.
+	// Platform is the way in which gVisor intercepts system calls: auto, systrap or ptrace.
 	Platform string           `yaml:"platform" json:"platform"`
 	Limits   sandboxes.Limits `yaml:"limits" json:"limits"`
 
@@ -90,7 +90,7 @@ type config struct {
 	CredentialKeyFile    string   `yaml:"credentialKeyFile" json:"credentialKeyFile"`
 	CredentialKeyCommand []string `yaml:"credentialKeyCommand" json:"credentialKeyCommand"` // command that prints the key
 
-	// Token is read from the environment only.
+	// Token is the token with which commands authenticate to Host. It is read from the environment only.
 	Token caisson.Secret `yaml:"-" json:"token,omitzero"`
 	// File is the path of the configuration file, "" if there is none.
 	File string `yaml:"-" json:"-"`
@@ -383,7 +383,7 @@ func checkHost(host string, token bool) error {
 // maxSocketPath is the maximum length in bytes of the path of a unix socket: the size of sockaddr_un.sun_path without its NUL.
 const maxSocketPath = 107
 
-// SocketPath is the path of the socket on which the daemon of this data directory listens.
+// SocketPath is the path of the unix socket on which the daemon of c.DataDir listens.
 func (c *config) SocketPath() string { return filepath.Join(c.DataDir, "caisson.sock") }
 
 // platforms returns the valid values of the setting platform, which says how gVisor intercepts system calls.
@@ -392,8 +392,8 @@ func platforms() []string { return []string{"auto", "systrap", "ptrace"} }
 // logLevels returns the valid values of the setting logLevel.
 func logLevels() []string { return []string{"debug", "info", "warn", "error"} }
 
-// configOrDefaults is like [connection], but returns the defaults if the file that a flag or the environment names does not
-// exist; later calls of connection then return the defaults, too. It is for commands that write this file or do not need it.
+// configOrDefaults loads and validates the settings of this invocation. If the file that a flag or the environment names does not
+// exist, it uses the defaults, also for the rest of the invocation. It is for commands that write this file or do not need it.
 func configOrDefaults(a *app) (*config, error) {
 	c, err := loadConfig(a.globals, a.getenv)
 	if err != nil {
@@ -407,8 +407,8 @@ func configOrDefaults(a *app) (*config, error) {
 }
 
 // connection returns the validated settings of this invocation, which it loads once. If the configuration is invalid, it prints a
-// warning and returns the settings of [loadConnection], provided that these name a host or that their daemon on this machine is
-// running: commands must still reach a running daemon when the file has an error.
+// warning and returns only the settings that are needed to find the daemon, provided that these name a host or that the daemon on
+// this machine is running: commands must still reach a running daemon when the file has an error.
 func connection(ctx context.Context, a *app) (*config, error) {
 	if a.cfg != nil {
 		return a.cfg, nil

@@ -61,7 +61,7 @@ func (c *config) keySource() credential.KeySource {
 	return credential.KeySource{File: c.CredentialKeyFile, Command: c.CredentialKeyCommand}
 }
 
-// ownProvidersFile is the path of the file in the data directory with providers that replace built-in ones; see [keyStore].
+// ownProvidersFile is the path of the file with the own providers.
 func (c *config) ownProvidersFile() string { return filepath.Join(c.DataDir, "providers.yaml") }
 
 // offer returns the providers and models of the configuration. If it has none, offer returns the built-in ones, with the own
@@ -81,10 +81,10 @@ func (c *config) offer() (models.Offer, error) {
 	return o, nil
 }
 
-// ownProviders returns the content of [config.ownProvidersFile], or an empty offer if the file does not exist.
+// ownProviders reads the own providers from their file. It returns an empty offer if the file does not exist.
 func (c *config) ownProviders() (own models.Offer, err error) {
 	data, err := readSmall(c.ownProvidersFile())
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) { // engine.PrepareDataDir reports a faulty data directory
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) { // ENOTDIR: the engine reports a faulty data directory
 		return own, nil
 	}
 	if err != nil {

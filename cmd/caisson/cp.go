@@ -161,7 +161,7 @@ func copyIn(ctx context.Context, api api, src string, dst sandboxPath) error {
 	}
 	pr, pw := io.Pipe()
 	go func() { pw.CloseWithError(tree.Pack(root, base, as, pw)) }()
-	defer pr.Close() // makes Pack return if the archive is not read to its end
+	defer pr.Close() // ends the goroutine that writes the archive, if the archive is not read to its end
 	return api.WriteTree(ctx, dst.sandbox, path.Clean(dir), pr)
 }
 

@@ -16,7 +16,7 @@ type credentialCmd struct {
 	Rm     credentialRmCmd     `cmd:"" help:"Remove credentials."`
 }
 
-// valueHelp is the help for the sources of a value, which several commands have in common; see [credentialValue].
+// valueHelp is the help about where the value of a credential comes from; several commands have it in common.
 const valueHelp = `The value is asked for on the terminal, or read from standard input if that is not one, or comes from where a flag says.
 It is never an argument: every user of a machine can see those, and shells keep them. A line end behind it is cut off.
 
@@ -78,7 +78,7 @@ func (c *credentialRmCmd) Run(ctx context.Context, a *app, api api) error {
 	return removeEach(ctx, a, c.Credential, api.RemoveCredential)
 }
 
-// auditCmd contains the commands that verify the event log.
+// auditCmd contains the commands that verify the event log and print its head.
 type auditCmd struct {
 	Verify auditVerifyCmd `cmd:"" help:"Check that the event log has not been changed."`
 	Head   auditHeadCmd   `cmd:"" help:"Print the head of the event log, to be stored elsewhere."`

@@ -255,7 +255,7 @@ func (c *daemonRestartCmd) Run(ctx context.Context, a *app, d *localDaemon) erro
 	switch {
 	case err == nil && !before.Background:
 		return caisson.Errorf(caisson.Conflict, "the daemon with pid %d was started with caisson serve; restart it there, for example with systemctl restart caisson", before.PID)
-	case err != nil && caisson.KindOf(err) != caisson.Unavailable: // the error is Unavailable also if the daemon is too old
+	case err != nil && caisson.KindOf(err) != caisson.Unavailable: // an old daemon without this request is Unavailable, too
 		return err
 	}
 	// Without the lock, another command that is running could start a daemon of its own build before startDaemon does.

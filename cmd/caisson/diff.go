@@ -146,7 +146,7 @@ func verdictText(v string) string {
 	return "denied (" + v + ")"
 }
 
-// verdictColors are the colours of verdicts, as parameters of [colorize].
+// verdictColors are the colours of verdicts, as parameters of SGR sequences for the terminal.
 var verdictColors = map[string]string{
 	caisson.VerdictPass: "32", caisson.VerdictAsk: "33", caisson.VerdictConflict: "35", caisson.VerdictDeny: "31",
 }

@@ -18,8 +18,8 @@ type patchPrinter struct {
 	raw   bool             // do not escape contents of files; names are always escaped
 }
 
-// line writes a line that is not part of a file's content, in the colour sgr (see colorize; "" for none). The text is always
-// escaped.
+// line writes a line that is not part of a file's content. Its colour is sgr, the parameter of an SGR sequence; "" for none. The
+// text is always escaped.
 func (p *patchPrinter) line(sgr, format string, args ...any) {
 	p.b.WriteString(colorize(p.color && sgr != "", sgr, safetext.Escape(fmt.Sprintf(format, args...))) + "\n")
 }
@@ -72,8 +72,8 @@ func (p *patchPrinter) header(ch *caisson.Change) {
 	}
 }
 
-// notes writes the reasons for the verdict, and properties that matter in a review: another type, the target of a symlink,
-// permission to execute, binary content.
+// notes writes the reasons for the verdict, and properties of the change that matter in a review: that the type of the file has
+// changed, the target of a symlink, permission to execute, binary content.
 func (p *patchPrinter) notes(ch *caisson.Change) {
 	why := reasons(ch)
 	if len(why) == 0 && ch.Verdict != caisson.VerdictPass {

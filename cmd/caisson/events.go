@@ -74,7 +74,7 @@ func (c *eventsCmd) Run(ctx context.Context, a *app, _ validFlags, api api) erro
 	return ctx.Err()
 }
 
-// printEvent prints an event as a line of text, or with encodeLine.
+// printEvent prints an event as a line of text or, if -o selects JSON or YAML, as one document of a stream.
 func (a *app) printEvent(e caisson.Event) error {
 	if a.globals.Output == "table" {
 		_, err := fmt.Fprintf(a.out, "%d  %s  %s  %s  %s\n", e.Seq, e.At.Local().Format(time.DateTime),

@@ -57,7 +57,7 @@ type execCmd struct {
 	Interactive bool     `help:"Pass standard input to the program." short:"i"`
 	TTY         bool     `name:"tty" help:"Allocate a terminal." short:"t"`
 	Detach      bool     `help:"Run it in the background and print its process id; its output is discarded." short:"d"`
-	// DetachKeys has no default, unlike the flag of attachFlags: without it, the program ends with this command.
+	// DetachKeys has no default, unlike the flag of caisson attach: without it, the program ends with this command.
 	DetachKeys detachKeys `help:"With -it: keys that leave the program, such as ctrl-p,ctrl-q. It runs on, also if this command is killed; caisson attach goes on." placeholder:"KEYS"`
 	startFlags
 }

@@ -50,7 +50,7 @@ func checkPath(file string) error {
 	return nil
 }
 
-// requireSandboxPath is like parseSandboxPath, but returns Invalid if s is a path of this machine.
+// requireSandboxPath parses SANDBOX:PATH. It returns Invalid if s is a path of this machine.
 func requireSandboxPath(s string) (sandboxPath, error) {
 	p, ok, err := parseSandboxPath(s)
 	if err == nil && !ok {

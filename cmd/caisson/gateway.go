@@ -20,7 +20,7 @@ func (c *gatewayCmd) Help() string {
 		examples("sudo caisson gateway --gateway-listen 127.0.0.1:8443", "caisson gateway run ls")
 }
 
-// gatewayServeCmd runs the daemon, like serveCmd, with a model gateway for other machines.
+// gatewayServeCmd runs the daemon with a model gateway for other machines.
 type gatewayServeCmd struct {
 	serveCmd
 	GatewayListen  string `help:"Serve other machines on this TCP address (gateway.listen)." placeholder:"HOST:PORT"`

@@ -54,8 +54,8 @@ func (i *interrupts) setHandler(f func(os.Signal)) (release func()) {
 	}
 }
 
-// setCancelledBy records that s cancelled the command, as run does for a signal without a handler. The next signal exits the
-// program. Handlers of signals call it.
+// setCancelledBy records that the signal s cancelled the command. The next signal exits the program. Handlers of signals call
+// setCancelledBy.
 func (i *interrupts) setCancelledBy(s os.Signal) {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -133,7 +133,7 @@ func isTerminal(f any) bool {
 	return ok && term.IsTerminal(int(file.Fd()))
 }
 
-// stateColor returns the colour of a state of sandboxes, as a parameter of [colorize].
+// stateColor returns the colour of a state of sandboxes, as the parameter of an SGR sequence for the terminal.
 func stateColor(s caisson.State) string {
 	switch {
 	case s == caisson.Running:

@@ -120,7 +120,7 @@ func (c *policyTestCmd) Help() string {
 	return examples("caisson policy test policy.yaml registry.npmjs.org 10.0.0.1:22 192.0.2.1:53/udp", "caisson policy test --check policy.yaml example.com")
 }
 
-// ProvidePolicy reads the policy from the file.
+// ProvidePolicy reads the policy from the file c.File.
 func (c *policyTestCmd) ProvidePolicy(a *app) (*caisson.Policy, error) {
 	return a.policyFrom(c.File, nil, nil)
 }
@@ -149,7 +149,7 @@ func decisionText(allowed bool) string {
 	return "denied"
 }
 
-// decisionColor returns the colour of the decision about a destination, as a parameter of [colorize].
+// decisionColor returns the colour of the decision about a destination, as the parameter of an SGR sequence for the terminal.
 func decisionColor(e caisson.Explanation) string {
 	if e.Verdict.Allowed {
 		return "32"
@@ -190,7 +190,7 @@ func (c *policyExplainCmd) Run(ctx context.Context, a *app, _ validFlags, api ap
 	return nil
 }
 
-// printExplanation prints the decision about a destination with its steps, a rule that would allow it, and recent refusals.
+// printExplanation prints the decision about a destination, how it was made, a rule that would allow it, and recent refusals.
 func printExplanation(a *app, e *caisson.Explanation) error {
 	switch {
 	case a.globals.Output != "table":

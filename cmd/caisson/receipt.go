@@ -169,7 +169,7 @@ func (c *syncShowCmd) Run(ctx context.Context, a *app, id caisson.ID, api api) e
 	return asOne(a, receiptID, receiptRows)(api.GetReceipt(ctx, id))
 }
 
-// receiptRows returns the properties of the receipt of a sync, in the form for printOne.
+// receiptRows returns the properties of the receipt of a sync, as pairs of a name and a value.
 func receiptRows(r *caisson.SyncReceipt) [][2]string {
 	rows := [][2]string{
 		{"ID", string(r.ID)}, {"State", r.State}, {"Workspace", string(r.Workspace)}, {"Run", string(r.Run)}, {"Sandbox", string(r.Sandbox)},

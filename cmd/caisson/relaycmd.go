@@ -87,7 +87,7 @@ func (c *relayShowCmd) Run(ctx context.Context, a *app, api api) error {
 	return asOne(a, deliveryID, deliveryRows)(api.GetDelivery(ctx, c.Ref))
 }
 
-// deliveryRows returns the properties of a delivery, in the form for printOne.
+// deliveryRows returns the properties of a delivery, as pairs of a name and a value.
 func deliveryRows(d *caisson.Delivery) [][2]string {
 	pull := ""
 	switch {

@@ -125,7 +125,7 @@ func (c *repoShowCmd) Run(ctx context.Context, a *app, api api) error {
 	return asOne(a, repoName, repoRows)(api.GetRepo(ctx, c.Name))
 }
 
-// repoRows returns the properties of a repository, in the form for printOne.
+// repoRows returns the properties of a repository, as pairs of a name and a value.
 func repoRows(r *caisson.Repo) [][2]string {
 	rows := [][2]string{
 		{"Name", r.Name}, {"URL", r.URL}, {"Forge", string(r.Forge)}, {"API", r.API}, {"Default branch", r.Head}, {"Credential", r.Credential},

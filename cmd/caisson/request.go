@@ -11,7 +11,7 @@ import (
 )
 
 // asList returns a function that takes the result of a request, as in asList(a, cols)(api.ListRuns(…)). The function prints the
-// items with printList, or returns the error of the request.
+// items in the selected format: a table, ids only, JSON or YAML. After an error of the request, it only returns the error.
 func asList[T any](a *app, cols []column[T]) func([]T, error) error {
 	return func(items []T, err error) error {
 		if err != nil {
@@ -22,7 +22,7 @@ func asList[T any](a *app, cols []column[T]) func([]T, error) error {
 }
 
 // asOne returns a function that takes the result of a request, as in asOne(a, id, rows)(api.GetRun(…)). The function prints the
-// object with printOne, or returns the error of the request.
+// object in the selected format: its properties, only its id, JSON or YAML. After an error of the request, it returns the error.
 func asOne[T any](a *app, id func(T) string, rows func(T) [][2]string) func(T, error) error {
 	return func(v T, err error) error {
 		if err != nil {
@@ -33,7 +33,7 @@ func asOne[T any](a *app, id func(T) string, rows func(T) [][2]string) func(T, e
 }
 
 // asDone returns a function that takes the result of a request that changes an object, as in asDone(a, id)(api.CancelRun(…)).
-// The function prints the object with printDone, or returns the error of the request.
+// The function prints the object's id, or the object as JSON or YAML. After an error of the request, it only returns the error.
 func asDone[T any](a *app, id func(T) string) func(T, error) error {
 	return func(v T, err error) error {
 		if err != nil {
@@ -68,8 +68,8 @@ type removedObject struct {
 // An objectRequest is a function that sends a request about the object with the name or id ref.
 type objectRequest[T any] func(ctx context.Context, ref string) (T, error)
 
-// forEachRef calls r for every ref and prints the results with printDone. It continues after an error, unless ctx has ended, and
-// returns all errors.
+// forEachRef calls r for every ref and prints each resulting object: its id, or the whole object as JSON or YAML. It continues
+// after an error, unless ctx has ended, and returns all errors.
 func forEachRef[T any](ctx context.Context, a *app, refs []string, id func(T) string, r objectRequest[T]) error {
 	var errs []error
 	for _, ref := range refs {

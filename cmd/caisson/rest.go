@@ -55,7 +55,7 @@ func (p autoPause) String() string {
 	return strings.Join(list, ",")
 }
 
-// value returns p in the type of requests; p may be nil.
+// value returns p as the type that requests contain; nil if p is nil.
 func (p *autoPause) value() *caisson.AutoPause { return (*caisson.AutoPause)(p) }
 
 // wakeAt is the time at which a sandbox wakes, as the value of a flag; zero means never.
@@ -80,5 +80,5 @@ func (w *wakeAt) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// value returns w in the type of requests; w may be nil.
+// value returns w as the type that requests contain; nil if w is nil.
 func (w *wakeAt) value() *time.Time { return (*time.Time)(w) }

@@ -150,7 +150,7 @@ func (c *routeShowCmd) Run(ctx context.Context, a *app, api api) error {
 	return asOne(a, routeName, routeRows)(api.GetRoute(ctx, c.Route))
 }
 
-// routeRows returns the properties of a route, in the form for printOne.
+// routeRows returns the properties of a route, as pairs of a name and a value.
 func routeRows(r *caisson.Route) [][2]string {
 	s := r.Spec
 	rows := [][2]string{

@@ -64,7 +64,7 @@ func (l *runLog) printEmpty(ctx context.Context, a *app) {
 		}
 		r, err := l.api.RunLog(ctx, l.id, stream)
 		if err != nil {
-			return // Print nothing, because the list of streams would be incomplete.
+			return // Print nothing, because the list of the other logs would be incomplete.
 		}
 		if n, _ := r.Read(make([]byte, 1)); n > 0 {
 			have = append(have, "--stream "+stream)

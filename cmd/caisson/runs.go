@@ -125,7 +125,7 @@ func (c *runsShowCmd) Run(ctx context.Context, a *app, id caisson.ID, api api) e
 	return asOne(a, runID, runRows)(api.GetRun(ctx, id))
 }
 
-// runRows returns the properties of a run, in the form for printOne.
+// runRows returns the properties of a run, as pairs of a name and a value.
 func runRows(r *caisson.Run) [][2]string {
 	rows := [][2]string{
 		{"ID", string(r.ID)}, {"Agent", r.Agent}, {"State", runState(r)}, {"Attempt", strconv.Itoa(r.Attempt)}, {"Model", r.Model},

@@ -64,10 +64,10 @@ const redrawInterval = 120 * time.Millisecond
 type runView struct {
 	a             *app
 	form          int               // formAnswer, formEvents or formRecord
-	quiet         bool              // writeLine prints nothing
+	quiet         bool              // neither progress nor results are printed on standard error
 	live          bool              // standard error is a terminal: the activity is shown in one status line, which is redrawn
 	shared        bool              // standard output and standard error go to the same place
-	out           io.Writer         // standard output, behind a filter if it is a terminal; see app.safeWriter
+	out           io.Writer         // standard output; if it is a terminal, behind a filter that makes untrusted text safe
 	close         func() error      // closes the filter of out; must be called after the last write to out
 	midLine       bool              // the answer so far does not end with a line break
 	statusShown   bool              // the status line is on the screen

@@ -114,11 +114,11 @@ func checkOutsideDataDir(dir, data string) error {
 	return nil
 }
 
-// packedTop is the name of the top directory in the archives that [tree.PackVisible] makes for [packContents], which removes it
-// from the names of files.
+// packedTop is the name of the top directory in the archive of a workspace while it is made. The archive that is sent to the
+// daemon has no top directory.
 const packedTop = "workspace"
 
-// listHidden adds to list the files of root that are hidden from the agent, which packContents omits.
+// listHidden adds to list the files of root that are hidden from the agent. The archive of root does not contain them.
 func listHidden(root *os.Root, list *namemask.Lister) error {
 	return fs.WalkDir(root.FS(), ".", func(path string, d fs.DirEntry, err error) error {
 		switch {
@@ -138,7 +138,7 @@ func packContents(root *os.Root, mask *baseline.Mask, w io.Writer) error {
 	r, packer := io.Pipe()
 	go func() { packer.CloseWithError(tree.PackVisible(root, ".", packedTop, mask.Hides, packer)) }()
 	err := stripTop(w, r)
-	r.CloseWithError(err) // makes PackVisible return
+	r.CloseWithError(err) // ends the goroutine that packs the files
 	return err
 }
 

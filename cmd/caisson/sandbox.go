@@ -106,7 +106,7 @@ func (c *sandboxShowCmd) Run(ctx context.Context, a *app, api api) error {
 	return asOne(a, sandboxID, sandboxRows)(api.Get(ctx, c.Sandbox))
 }
 
-// sandboxRows returns the properties of a sandbox, in the form for printOne.
+// sandboxRows returns the properties of a sandbox, as pairs of a name and a value.
 func sandboxRows(s *caisson.Sandbox) [][2]string {
 	return append([][2]string{
 		{"ID", string(s.ID)}, {"Name", nameInList(s.Name, s.Pooled)}, {"Account", s.Account},
@@ -117,7 +117,7 @@ func sandboxRows(s *caisson.Sandbox) [][2]string {
 	}, specRows(s.Spec)...)
 }
 
-// specRows returns the properties of the spec of a sandbox, snapshot or template, in the form for printOne.
+// specRows returns the properties of the spec of a sandbox, snapshot or template, as pairs of a name and a value.
 func specRows(s caisson.Spec) [][2]string {
 	r := s.Resources
 	rows := [][2]string{

@@ -24,8 +24,8 @@ import (
 	"github.com/caisson-dev/caisson/internal/reach"
 )
 
-// serve runs the daemon until ctx ends or, if background is set, until it is idle. It calls [signalReady] when the daemon is
-// ready.
+// serve runs the daemon until ctx ends or, if background is set, until it is idle. When the daemon is ready, serve reports that
+// to the command that started it, and to systemd.
 //
 // load returns the validated configuration.
 func serve(ctx context.Context, a *app, load func() (*config, error), background bool) error {
@@ -133,7 +133,7 @@ func listenAndServe(ctx context.Context, cfg *config, st *settings, e *engine.En
 	return g.Wait()
 }
 
-// serveOn serves connections of l in the group until ctx ends.
+// serveOn starts goroutines in g that serve the connections of l until ctx ends.
 func serveOn(g *errgroup.Group, ctx context.Context, server *http.Server, l net.Listener) {
 	g.Go(func() error {
 		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {

@@ -62,7 +62,7 @@ var clientKeys = []string{"host", "account", "caFile", "token"}
 // runTimeKeys are the keys of settings that a reload puts in force; changes of other settings need a restart of the daemon.
 var runTimeKeys = []string{"providers", "models", "logLevel"}
 
-// changedKeys returns the keys of settings whose values differ in a and b, except clientKeys.
+// changedKeys returns the keys of settings whose values differ in a and b, except of settings that only commands use.
 func changedKeys(a, b *config) (keys []string) {
 	x, y := reflect.ValueOf(a).Elem(), reflect.ValueOf(b).Elem()
 	for i := range x.NumField() {

@@ -102,8 +102,8 @@ type setup struct {
 	keys *keyStore // stores the key that the user enters
 }
 
-// compatible is the choice of a server that does not belong to a vendor. The other constants are the name and the credential of
-// its provider, which has a credential of its own, so that no vendor's key is sent to the server.
+// compatible is the text of the choice for a server that does not belong to a vendor. The other constants are the name and the
+// credential of the provider for this server. It has a credential of its own, so that no vendor's key is sent to the server.
 const (
 	compatible           = "another server with OpenAI's API: Ollama, vLLM, LiteLLM and others"
 	compatibleProvider   = "server"
@@ -129,7 +129,7 @@ func (s *setup) provider(ctx context.Context) (p caisson.Provider, list []caisso
 	if err != nil {
 		return p, nil, err
 	}
-	if !stored { // a stored key belongs to p's server, which the environment must not replace
+	if !stored { // if a key is stored, the environment must not replace p's server, to which that key belongs
 		key, err := s.vendorKey(ctx, v)
 		if err != nil {
 			return p, nil, err

@@ -51,7 +51,7 @@ type randomnessFlags struct {
 }
 
 // warnShared prints a warning if programs in forks may generate the same random numbers as the same programs in other forks and
-// in the origin of the forks.
+// in the sandbox or snapshot that was forked.
 func (a *app) warnShared(forks ...*caisson.Sandbox) {
 	names := map[string]bool{}
 	for _, f := range forks {
@@ -99,7 +99,7 @@ func (c *forkCmd) Run(ctx context.Context, a *app, req caisson.ForkRequest, api 
 	}
 	a.warnShared(forks...)
 	if a.globals.Output == "table" {
-		a.globals.Quiet = true // as after create, ids are printed, one per line
+		a.globals.Quiet = true // print only the ids, one per line, as the command that creates a sandbox does
 	}
 	return printList(a, forks, sandboxColumns())
 }
@@ -162,7 +162,7 @@ func (c *snapshotShowCmd) Run(ctx context.Context, a *app, api api) error {
 	return asOne(a, snapshotID, snapshotRows)(api.GetSnapshot(ctx, c.Snapshot))
 }
 
-// snapshotRows returns the properties of a snapshot, in the form for printOne.
+// snapshotRows returns the properties of a snapshot, as pairs of a name and a value.
 func snapshotRows(s *caisson.Snapshot) [][2]string {
 	return append([][2]string{
 		{"ID", string(s.ID)}, {"Name", s.Name}, {"Account", s.Account}, {"Sandbox", string(s.Sandbox)}, {"Template", s.Template},

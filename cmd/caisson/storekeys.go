@@ -83,7 +83,7 @@ type keyStore struct {
 	a     *app
 	api   api
 	own   models.Offer // the own providers and their models
-	offer models.Offer // the built-in offer with own replacing providers of the same name; can be granted if the keys are stored
+	offer models.Offer // the built-in offer, in which own providers replace those of the same name
 }
 
 // newKeyStore returns a keyStore with the present content of the file of own providers.
@@ -139,8 +139,8 @@ func (k *keyStore) usableProviders(ctx context.Context, agent, model string) (li
 	return list, nil
 }
 
-// noteDifferences prints a message if the environment names another server or contains another key than those that are stored,
-// which are used.
+// noteDifferences prints a message if the environment names another server than that of p or contains another key than the stored
+// one. The server of p and the stored key are used.
 func (k *keyStore) noteDifferences(ctx context.Context, v keyVariables, p caisson.Provider) error {
 	if u := k.a.getenv(v.baseURL); u != "" && u != p.BaseURL {
 		k.a.infof("caisson: %s is not used: calls go to %s, as when the key was stored; see %s", v.baseURL, p.BaseURL, k.howToChange(p))
@@ -196,8 +196,8 @@ func (k *keyStore) store(ctx context.Context, v keyVariables) error {
 	return err
 }
 
-// server returns a provider for the server that the environment names, with the models that [ownModels] returns for it. It
-// returns nil if the environment names no server, or the vendor's.
+// server returns a provider for the server that the environment names. It also returns the models that this server lists, if it
+// has OpenAI's API and not all of them are built in. The provider is nil if the environment names no server, or the vendor's.
 func (k *keyStore) server(ctx context.Context, v keyVariables, key caisson.Secret) (*caisson.Provider, []caisson.Model, error) {
 	base := strings.TrimSuffix(k.a.getenv(v.baseURL), "/")
 	builtin := models.Builtin()

@@ -15,15 +15,15 @@ import (
 type column[T any] struct {
 	name  string         // heading of the column
 	value func(T) string // returns the cell for an item, not escaped yet
-	color func(T) string // returns the colour of the cell, as a parameter of colorize; nil means the default colour
+	color func(T) string // returns the colour of the cell, as the parameter of an SGR sequence; nil means the default colour
 	id    func(T) string // returns what -q prints instead of the first column's value; nil in all columns but one
 	// wrap is set in the last column of a table that may be wider than a terminal: its text is broken into lines, at line breaks
 	// and where it is too long. cut may be set in another column of such a table: its text is shortened at the beginning.
 	wrap, cut bool
 }
 
-// plainColor is the terminal's default colour, as a parameter of [colorize]. Like all colours it has two digits: tabwriter counts
-// escape sequences as text, so that they must have the same length in all cells of a column.
+// plainColor is the terminal's default colour, as the parameter of an SGR sequence. Like all colours it has two digits: tabwriter
+// counts escape sequences as text, so that they must have the same length in all cells of a column.
 const plainColor = "39"
 
 // tableWidth returns the width in characters of the terminal that is standard output, or 0 if standard output is not a terminal.
@@ -41,7 +41,7 @@ func printList[T any](a *app, items []T, cols []column[T]) error {
 	return printListIn(a, a.tableWidth(), items, cols)
 }
 
-// printListIn prints items like printList, but fits tables to the given width in characters; 0 means no limit.
+// printListIn prints items in the selected format: ids, JSON, YAML, or a table of at most width characters; 0 means no limit.
 func printListIn[T any](a *app, width int, items []T, cols []column[T]) error {
 	switch {
 	case a.globals.Output == "jsonl":

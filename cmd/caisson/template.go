@@ -59,7 +59,7 @@ func (c *templateShowCmd) Run(ctx context.Context, a *app, api api) error {
 	return asOne(a, templateName, templateRows)(api.GetTemplate(ctx, c.Template))
 }
 
-// templateRows returns the properties of a template, in the form for printOne.
+// templateRows returns the properties of a template, as pairs of a name and a value.
 func templateRows(t *caisson.Template) [][2]string {
 	rows := [][2]string{{"Name", t.Name}, {"Account", t.Account}, {"Description", t.Description}, {"Labels", formatPairs(t.Labels)}}
 	rows = append(rows, specRows(caisson.Spec{
@@ -91,7 +91,7 @@ func (c *templatePutCmd) Help() string {
 	}, "\n") + "\n\n" + examples("caisson template put web.yaml", "caisson template build web")
 }
 
-// ProvideTemplate reads the template from the file.
+// ProvideTemplate reads the template from the file c.File.
 func (c *templatePutCmd) ProvideTemplate(a *app) (*caisson.Template, error) {
 	return a.readTemplate(c.File)
 }

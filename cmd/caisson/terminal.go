@@ -29,7 +29,7 @@ func (a *app) safeWriter(w io.Writer, mode safetext.Mode) (io.Writer, func() err
 	return f, f.Close
 }
 
-// copySafely copies r to w through a writer of [app.safeWriter].
+// copySafely copies r to w. If w is a terminal, it filters what could deceive the user, unless --raw-tty was given.
 func copySafely(a *app, w io.Writer, r io.Reader, mode safetext.Mode) error {
 	out, end := a.safeWriter(w, mode)
 	_, err := io.Copy(out, r)

@@ -14,7 +14,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// topCmd shows the resource usage of all live sandboxes, once or, on a terminal, repeatedly.
+// topCmd shows the running and suspended sandboxes with their resource usage, once or, on a terminal, repeatedly.
 type topCmd struct {
 	Every caisson.Duration `help:"Time between two measurements." default:"2s" placeholder:"DURATION"`
 	Once  bool             `help:"Show them once; so it is where the output is no terminal."`
@@ -82,8 +82,8 @@ func (c *topCmd) paint(a *app, rows []topRow) error {
 	return err
 }
 
-// measureAll measures the live sandboxes and returns their rows, the busiest first. last are the rows of the previous
-// measurement. Sandboxes that end during the measurement are left out.
+// measureAll measures the running sandboxes and returns their rows and those of suspended ones, the busiest first. last are the
+// rows of the previous measurement. Sandboxes that end during the measurement are left out.
 func measureAll(ctx context.Context, api api, last []topRow) ([]topRow, error) {
 	list, err := allPages(ctx, caisson.Filter{States: []caisson.State{caisson.Running, caisson.Suspended}}, sandboxID, api.List)
 	if err != nil {

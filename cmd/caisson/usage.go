@@ -129,8 +129,8 @@ func (c *usageCmd) print(a *app, rows []caisson.UsageRow) error {
 	})
 }
 
-// listAtMost requests all pages of a list with read, as [collectPages] does. It returns Invalid if the list has more than
-// maxListed items.
+// listAtMost returns all items of a list, of which read requests one page that follows the item with the id after. It returns
+// Invalid if the list has more than maxListed items.
 func listAtMost[T any](id func(T) string, read func(after string, limit int) ([]T, bool, error)) ([]T, error) {
 	list, err := collectPages(maxListed+1, id, read)
 	if err == nil && len(list) > maxListed {

@@ -40,12 +40,12 @@ func newUsageError(err error) error {
 	return u
 }
 
-// Patterns of the messages of kong that plainUsage replaces or adds advice to.
+// Patterns of the messages of kong that are replaced by clearer ones, or to which advice is added.
 var (
 	unknownFlag     = regexp.MustCompile(`^unknown flag (-\S+?)(?:, did you mean .*)?$`)
 	unknownArgument = regexp.MustCompile(`^unexpected argument (\S+?)(?:, did you mean .*)?$`)
 	missingArgument = regexp.MustCompile(`^expected "(<[^"]*)"$`)
-	flagForValue    = regexp.MustCompile(`^--(\S+): expected .* value but got "(.*)" \(.* flag.*\).*$`) // a flag, not a value
+	flagForValue    = regexp.MustCompile(`^--(\S+): expected .* value but got "(.*)" \(.* flag.*\).*$`) // flag instead of a value
 	noWholeNumber   = regexp.MustCompile(`^(.*): expected a valid \d+ bit u?int but got (".*")$`)
 	noNumber        = regexp.MustCompile(`^(.*): expected a float but got (".*") .*$`)
 )

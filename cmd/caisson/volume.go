@@ -89,7 +89,7 @@ func (c *volumeShowCmd) Run(ctx context.Context, a *app, api api) error {
 	return asOne(a, volumeName, volumeRows)(api.GetVolume(ctx, c.Volume))
 }
 
-// volumeRows returns the properties of a volume, in the form for printOne.
+// volumeRows returns the properties of a volume, as pairs of a name and a value.
 func volumeRows(v *caisson.Volume) [][2]string {
 	rows := [][2]string{{"ID", string(v.ID)}, {"Name", v.Name}, {"Account", v.Account}, {"Sandbox", string(v.Sandbox)}, {"Labels", formatPairs(v.Labels)}}
 	if !v.CountedAt.IsZero() {

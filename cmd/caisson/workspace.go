@@ -100,7 +100,7 @@ func (c *workspaceShowCmd) Run(ctx context.Context, a *app, api api) error {
 	return asOne(a, workspaceID, workspaceRows)(c.find(ctx, a, api))
 }
 
-// workspaceRows returns the properties of a workspace, in the form for printOne.
+// workspaceRows returns the properties of a workspace, as pairs of a name and a value.
 func workspaceRows(w *caisson.Workspace) [][2]string {
 	rows := [][2]string{
 		{"ID", string(w.ID)}, {"State", string(w.State)}, {"Directory", w.Source}, {"Target", w.Target}, {"Kind", string(w.Kind)},
@@ -119,7 +119,7 @@ func workspaceRows(w *caisson.Workspace) [][2]string {
 	return append(rows, [2]string{"Searched", searchSummary(w)})
 }
 
-// searchSummary returns a text about how many files of w were searched for secrets; "" if the sandbox writes in the directory.
+// searchSummary returns how many files of w were searched for secrets, as text; "" if the sandbox writes in the host directory.
 func searchSummary(w *caisson.Workspace) string {
 	switch {
 	case w.Kind == caisson.WorkspaceDirect:
@@ -151,8 +151,8 @@ func warnSuspects(ctx context.Context, a *app, api api, sb *caisson.Sandbox) {
 	a.infof("caisson: the sandbox sees files that may contain secrets: %s; see caisson workspace show %s", hiddenFiles(names, w.SuspectCount), w.ID)
 }
 
-// hiddenRows returns the names of files that are hidden from a sandbox, as properties for printOne. count is the number of all
-// hidden files, which may be more than hidden contains.
+// hiddenRows returns the names of files that are hidden from a sandbox, as pairs of the word Hidden and a name. count is the
+// number of all hidden files, which may be more than hidden contains.
 func hiddenRows(hidden []string, count int) (rows [][2]string) {
 	for _, p := range hidden {
 		rows = append(rows, [2]string{"Hidden", p})
@@ -174,7 +174,7 @@ func hiddenFiles(hidden []string, count int) string {
 	return safetext.Escape(s)
 }
 
-// find returns the workspace that the argument identifies. Without an argument, it returns that of [workspaceHere].
+// find returns the workspace that the argument identifies; without an argument, the one for the current directory.
 func (c *workspaceArg) find(ctx context.Context, a *app, api api) (*caisson.Workspace, error) {
 	if c.Ref == "" {
 		w, err := workspaceHere(ctx, a, api)
