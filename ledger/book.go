@@ -78,7 +78,7 @@ func NewBook(c BookConfig) (*Book, error) {
 	}, nil
 }
 
-// ownerFunc looks up the account of a guest; see [BookConfig].
+// ownerFunc returns the account of g's sandbox, or of its run if g has no sandbox, or NotFound if there is none.
 type ownerFunc func(g caisson.Guest) (account string, err error)
 
 // owner returns the account of g; ok is false if g has none. An error is Unavailable, so that it is not taken for damage to the
@@ -205,7 +205,7 @@ func (b *Book) InFlight(ctx context.Context, account, run string) (calls int64, 
 }
 
 // ingestFor reads all journals into the store, but returns only the error of one journal. Errors of other journals do not matter
-// to the caller, because the store counts the calls that it has not read from a journal as a part of the journal's leases.
+// to the caller: calls that are not in the store yet are covered by leases, which the store counts as a part of the spending.
 func (b *Book) ingestFor(ctx context.Context, journal caisson.ID) error {
 	var err error
 	for _, r := range b.openReaders() {
@@ -237,12 +237,12 @@ func (b *Book) Run(ctx context.Context) error {
 }
 
 // Finish closes a journal to which no process writes any more. Calls that began and were not settled become rows with their
-// maximum cost, and the rest of the leases of the journal's holder is returned. Returns Conflict if a process still has the
-// journal open. Finish is idempotent.
+// maximum cost, and the unspent leases of the meter that wrote the journal are returned. Returns Conflict if a process still has
+// the journal open. Finish is idempotent.
 func (b *Book) Finish(ctx context.Context, journal caisson.ID) error {
 	r, err := b.reader(ctx, journal)
 	if caisson.KindOf(err) == caisson.NotFound {
-		return b.store.Close(ctx, journal, true) // without the file, the amount spent is unknown
+		return b.store.Close(ctx, journal, true) // true: the file is missing, so all leases count as spent
 	}
 	if err != nil {
 		return err
@@ -259,8 +259,8 @@ func (b *Book) Finish(ctx context.Context, journal caisson.ID) error {
 }
 
 // Recover finishes the journals of earlier daemons. A journal that cannot be read does not prevent the start of the daemon: it is
-// renamed, and the leases of its holder count as spent. A journal to which a process still writes is read as usual, and finished
-// at the next start. Recover returns only errors of the store.
+// renamed, and the leases of the meter that wrote it count as spent. A journal to which a process still writes is read as usual,
+// and finished at the next start. Recover returns only errors of the store.
 func (b *Book) Recover(ctx context.Context) error {
 	files, err := fs.ReadDir(b.dir.FS(), journalDir)
 	if err != nil {

@@ -11,9 +11,9 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// A lease costs two syncs, so it covers the current call and a prefetch, an amount for further calls like it. A prefetch is twice
-// as large as the one before it if the last lease was used up within prefetchTarget. It is only a small part of the rest of the
-// budget, so that meters that share a budget do not starve each other.
+// A lease costs two fsyncs, so it covers the current call and a prefetch, an amount for further calls like it. A prefetch covers
+// twice as many calls as the one before it if the last lease is less than prefetchTarget old. It is only a small part of the rest
+// of the budget, so that meters that share a budget do not starve each other.
 const (
 	minPrefetch    = 16      // minimum number of calls that a prefetch covers
 	maxPrefetch    = 1 << 14 // maximum number of calls that a prefetch covers
@@ -100,7 +100,7 @@ func (t *terms) invalidate() {
 	t.valid, t.err, t.refused = false, nil, nil
 }
 
-// fresh reports whether the terms are valid and less than refusedTTL old, so that the request to the lessor is not repeated.
+// fresh reports whether the terms are valid and so recent (refusedTTL) that the request to the lessor is not repeated yet.
 func (t *terms) fresh(now time.Time) bool { return t.valid && now.Sub(t.checked) < refusedTTL }
 
 // exhausted reports whether the rest of the budget is zero for a limited quantity (dollars, tokens or calls) of which available
@@ -138,7 +138,7 @@ func (p *segment) fit(account string, keys []string, d caisson.Demand, now time.
 	return nil, output
 }
 
-// affordable returns the greatest n <= d.MaxOutput for which the amount free covers d.MaxUsage(n), or -1 if there is none.
+// affordable returns the greatest number of output tokens for which free covers the call: at most d.MaxOutput, -1 if none does.
 func affordable(free caisson.Amount, d caisson.Demand) int64 {
 	if !free.Covers(d.Fixed) {
 		return -1
@@ -225,7 +225,7 @@ func (f *prefetcher) amount(t *terms, d caisson.Demand, now time.Time) caisson.A
 	} else {
 		f.calls = max(n/2, minPrefetch)
 	}
-	// The products do not overflow, because the cost of one call is bounded; see checkCall.
+	// The products do not overflow, because checkCall has refused calls that may use more than maxTokens or maxCost.
 	a := caisson.Amount{USD: min(one.USD, maxLease.USD/maxPrefetch) * caisson.USD(n), Tokens: n * one.Tokens, Calls: n}
 	f.refillBelow = caisson.Amount{USD: a.USD / 4, Tokens: a.Tokens / 4, Calls: a.Calls / 4}
 	a = a.Plus(f.queued).Min(caisson.Amount{USD: maxLease.USD / 2, Tokens: maxLease.Tokens / 2, Calls: maxLease.Calls / 2})
@@ -354,7 +354,7 @@ func (p *segment) returnIdle(before time.Time) {
 // overBudget returns the error for a call that is refused because b has less available than a, the minimum usage of the call.
 func (b *leasedBudget) overBudget(a caisson.Amount) error {
 	l, left := b.terms.lease.Limits, b.terms.lease.Left.Plus(b.available.NonNegative())
-	most := b.terms.lease.Left.Plus(b.terms.lease.Held) // rest of the budget if the calls in progress cost nothing
+	most := b.terms.lease.Left.Plus(b.terms.lease.Held) // rest of the budget if all leases were returned unspent
 	e := &caisson.OverBudget{Budget: b.terms.lease.Title, Busy: true, Retry: time.Second}
 	if e.Budget == "" {
 		e.Budget = b.key

@@ -7,11 +7,10 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Lessor returns the lessor for the process that holds a journal. It validates every request, because the process may be
-// compromised.
+// Lessor returns the lessor for the process that writes a journal. It validates every request: the process may be compromised.
 func (b *Book) Lessor(journal caisson.ID) caisson.Lessor { return lessor{b, journal} }
 
-// lessor implements [caisson.Lessor] for the holder of one journal.
+// lessor implements [caisson.Lessor] for the process that writes one journal.
 type lessor struct {
 	book    *Book
 	journal caisson.ID
@@ -25,8 +24,8 @@ func (l lessor) Lease(ctx context.Context, account, budget string, need, want ca
 	if !maxLease.Covers(want) || !want.Covers(need) || !need.Covers(caisson.Amount{}) {
 		return caisson.Lease{}, caisson.Invalidf("want", "no call needs so much")
 	}
-	// First ingest the calls of the holder's journal, in order. Errors of other journals are ignored; they are read only to make
-	// the response more current.
+	// First ingest the journal of the process that requests the lease. The other journals are read only to make the response
+	// more current, so their errors are ignored.
 	if err := l.book.ingestFor(ctx, l.journal); err != nil {
 		return caisson.Lease{}, err
 	}
@@ -41,9 +40,9 @@ func (l lessor) Return(ctx context.Context, budget string, a caisson.Amount) err
 	return l.book.store.Return(ctx, l.journal, budget, a)
 }
 
-// check returns an error if the key of a budget is not valid, if the budget cannot belong to the account, or if the holder's
-// journal is closed or damaged. With an empty account it does not check the owner of the budget: for the return of amounts that
-// the holder has leased already.
+// check returns an error if the key of a budget is not valid, if the budget cannot belong to the account, or if the journal is
+// closed or damaged. With an empty account it does not check the owner of the budget: for the return of amounts that the writer
+// of the journal has leased already.
 func (l lessor) check(account, budget string) error {
 	l.book.mu.Lock()
 	r := l.book.journals[l.journal]

@@ -19,7 +19,7 @@ const (
 	refusedTTL    = 100 * time.Millisecond // how long a meter remembers that the lessor refused a lease or failed
 	sweepInterval = 5 * time.Second        // time between two searches for idle budgets
 	retryAfter    = 5 * time.Second        // delay after a failed request for the next segment
-	maxName       = 128                    // bytes of the names of accounts, runs and sessions: keys contain them in full
+	maxName       = 128                    // bytes of names of accounts, runs and sessions: keys of budgets contain them in full
 )
 
 // A Segment is a journal segment and the lessor that grants leases to the process that writes the segment.
@@ -44,7 +44,7 @@ type Config struct {
 
 // A Meter implements [caisson.Meter]. It is safe for concurrent use.
 type Meter struct {
-	next func(ctx context.Context) (Segment, error) // Next of [Config]; may be nil
+	next func(ctx context.Context) (Segment, error) // returns the next segment; nil: there is only one
 	now  func() time.Time
 	log  *slog.Logger
 
@@ -58,7 +58,7 @@ type Meter struct {
 
 var _ caisson.Meter = (*Meter)(nil)
 
-// NewMeter returns a meter. Run must be running for idle budgets to be returned and journals to be rotated.
+// NewMeter returns a meter. It returns the leases of idle budgets, and switches to the next segment, only while Run is running.
 func NewMeter(c Config) (*Meter, error) {
 	if c.Segment.Journal == nil || c.Segment.Lessor == nil {
 		return nil, caisson.Errorf(caisson.Internal, "a meter needs a journal and a lessor")

@@ -21,7 +21,7 @@ const (
 	readBytes    = 1 << 20         // maximum size of a chunk
 	maxJournal   = 2 * rotateBytes // maximum size of a journal in bytes
 	maxOpenCalls = 100_000         // maximum number of calls that are not settled
-	maxClockSkew = 24 * time.Hour  // maximum by which a meter's clock may be ahead; see monotonicNow
+	maxClockSkew = 24 * time.Hour  // maximum by which a meter's clock may be ahead of the current time
 )
 
 // reader reads a journal and stores its calls.
@@ -53,7 +53,7 @@ type openCall struct {
 type chunk struct {
 	size    int64          // bytes of the parsed records
 	rows    []caisson.Call // settled calls
-	changes []change       // changes of the calls that are not settled, in order
+	changes []change       // calls that began or were settled, in order
 	header  *header        // header of the journal; nil if the chunk does not contain it
 	damage  error          // why the record after the chunk is not valid; nil if it is valid
 }
@@ -72,7 +72,7 @@ func (r *reader) ingest(ctx context.Context) error {
 	return r.read(ctx)
 }
 
-// read implements ingest. The caller must hold mu.
+// read reads the journal up to its current end, and stores the calls. The caller must hold mu.
 func (r *reader) read(ctx context.Context) error {
 	if r.closed || r.damage != nil {
 		return nil

@@ -24,7 +24,7 @@ const (
 )
 
 // Reconcile implements [caisson.Ledger], for the calls of the caller's account. Only local callers may call it, one at a time,
-// because it reads up to a million entries with the key of the provider.
+// because it requests up to a million records of calls from the provider, with the provider's key.
 func (s *Service) Reconcile(ctx context.Context, provider string, since time.Time) ([]caisson.Discrepancy, error) {
 	caller, err := caisson.CallerOf(ctx)
 	if err != nil {

@@ -45,7 +45,7 @@ var errIncomplete = errors.New("the record is not complete")
 // castagnoli is the table of CRC-32C.
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// appendFrame fills in the frame at the offset start of b, for the body that follows the frame and ends with b. It returns b.
+// appendFrame fills in the frame at the offset start of b; the rest of b is the body of the record. It returns b.
 func appendFrame(b []byte, start int) []byte {
 	body := b[start+frameBytes:]
 	binary.LittleEndian.PutUint32(b[start:], uint32(len(body)))

@@ -11,11 +11,11 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// segment is the state that a meter has for a journal segment: the journal and the budgets whose leases the journal holds.
+// segment is the state that a meter has for a journal segment: the journal, and the budgets with what was leased for the segment.
 type segment struct {
 	journal journal
 	lessor  caisson.Lessor
-	done    func() // Done of [Segment]; may be nil
+	done    func() // called after the last use of the journal and the lessor; may be nil
 	now     func() time.Time
 
 	refs    atomic.Int64 // number of calls in progress and of functions that use the segment
@@ -23,7 +23,7 @@ type segment struct {
 	endOnce sync.Once    // ensures that end has an effect only once
 
 	mu      sync.Mutex
-	clock   time.Time                   // last result of monotonicNow; guarded by mu
+	clock   time.Time                   // latest time that was read; it goes back only if the clock is corrected; guarded by mu
 	budgets map[budgetKey]*leasedBudget // the map and the budgets in it are guarded by mu
 }
 
@@ -141,7 +141,7 @@ func (p *segment) refund(r *reservation, took caisson.Amount) {
 // budgetShare records that the maximum usage of a call was deducted from one budget.
 type budgetShare struct {
 	budget *leasedBudget // nil for an unused element of reservation.shares
-	epoch  int           // epoch of the budget at that time
+	epoch  int           // the budget's epoch then; if it has changed since, the amount is not added back
 }
 
 // reservation implements [caisson.Reservation].

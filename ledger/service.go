@@ -28,7 +28,7 @@ type ServiceConfig struct {
 type Service struct {
 	book       *Book
 	store      caisson.LedgerStore
-	invalidate func(ctx context.Context, budgets ...string) error                                       // see ServiceConfig
+	invalidate func(ctx context.Context, budgets ...string) error                                       // drops meters' state
 	spendLogs  func(ctx context.Context, provider, account string, since time.Time) ([]SpendLog, error) // may be nil
 	account    func(ctx context.Context, name string) (*caisson.Account, error)                         // looks up an account
 	events     caisson.Publisher

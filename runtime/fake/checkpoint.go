@@ -36,8 +36,8 @@ type processMemory struct {
 	UID    int      `json:"uid"`
 	GID    int      `json:"gid"`
 	Origin origin   `json:"origin"`
-	Memory []byte   `json:"memory"` // result of StatefulProgram.Memory
-	Used   int64    `json:"used"`   // bytes of memory that the process has allocated, see Proc.Alloc
+	Memory []byte   `json:"memory"` // memory of the program, in serialised form
+	Used   int64    `json:"used"`   // bytes of memory that the process has allocated
 }
 
 // Checkpoint implements [caisson.Checkpointer]. Returns Conflict if the program of a process that must be captured is not a

@@ -45,12 +45,12 @@ var (
 
 // A sharedState has the state that the Runtimes before and after a simulated restart of the daemon share.
 type sharedState struct {
-	dir      string                                 // Config.Dir
-	programs map[string]func(args []string) Program // Config.Programs
+	dir      string                                 // directory with the records of sandboxes
+	programs map[string]func(args []string) Program // programs by their path in a sandbox
 
 	mu        sync.Mutex
 	sandboxes map[caisson.ID]*sandbox // by id; an element is nil while the sandbox is being created; guarded by mu
-	remains   map[caisson.ID]string   // RuntimeSpec.Dir of sandboxes of an earlier process, which do not run; guarded by mu
+	remains   map[caisson.ID]string   // host directories of sandboxes of an earlier process, which do not run; guarded by mu
 	faults    map[Op][]error          // errors that the next calls of an operation return, see FailNext; guarded by mu
 }
 
@@ -168,9 +168,9 @@ func (h *sharedState) forget(id caisson.ID) error {
 	return nil
 }
 
-// A record is the JSON content of a sandbox's file in Config.Dir.
+// A record is the JSON content of the file that is kept for each existing sandbox.
 type record struct {
-	Dir string `json:"dir"` // RuntimeSpec.Dir of the sandbox
+	Dir string `json:"dir"` // the sandbox's directory on the host
 }
 
 // recordSuffix follows the sandbox's id in the name of a record's file.

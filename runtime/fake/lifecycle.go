@@ -9,7 +9,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// treeName is the name of the root file system's directory in RuntimeSpec.Dir.
+// treeName is the name of the root file system's directory in the sandbox's directory on the host.
 const treeName = "root"
 
 // Create implements [caisson.Runtime].

@@ -198,7 +198,7 @@ func (n *network) add(to endpoint, conn *os.File) (*Listener, error) {
 	return l, nil
 }
 
-// remove removes the record that add made of conn.
+// remove forgets the connection conn, so that it no longer counts.
 func (n *network) remove(conn *os.File) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

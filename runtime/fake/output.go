@@ -80,7 +80,7 @@ func (o fileOutput) write(ctx context.Context, b []byte) (int, error) {
 func (o fileOutput) share() (output, error) { return newOutput(o.f) }
 func (o fileOutput) release()               { o.f.Close() }
 
-// A logOutput appends to the file Proc.log inside the sandbox.
+// A logOutput appends the output of p to p's log file inside the sandbox.
 type logOutput struct{ p *Proc }
 
 func (o logOutput) write(_ context.Context, b []byte) (int, error) {

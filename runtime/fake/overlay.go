@@ -112,8 +112,8 @@ func (o *overlay) copyLower(m *caisson.RuntimeMount) error {
 // nobody is the uid and gid that a guest sees for files with unmapped owners.
 const nobody = 65534
 
-// copyLayer copies a layer in the format of the kernel's overlayfs over the mounted directory. Host ids in the account's range
-// become ids in the sandbox, all others 0.
+// copyLayer copies a layer in the format of the kernel's overlayfs over the mounted directory. Owners in the range of host ids
+// that begins with o.owner become the corresponding ids in the sandbox, all others 0.
 func (o *overlay) copyLayer(layer *os.File) error { return o.copy(layer, guestOwner(o.owner)) }
 
 // copy copies a layer over the mounted directory. ownerOf returns the owner of a file in the sandbox.
@@ -121,7 +121,7 @@ func (o *overlay) copy(layer *os.File, ownerOf func(*syscall.Stat_t) owner) erro
 	return o.tree.copyLayer(fdPath(layer), o.target, "trusted.overlay.opaque", ownerOf)
 }
 
-// entries returns the files in the directory by relative path.
+// entries returns the files in the mounted directory, by their path relative to it.
 func (o *overlay) entries() (map[string]entry, error) {
 	o.tree.mu.Lock()
 	defer o.tree.mu.Unlock()
@@ -256,7 +256,7 @@ func (l overlays) flush() error {
 // flushInterval is the interval between two flushes while a sandbox is running.
 const flushInterval = 20 * time.Millisecond
 
-// flushPeriodically starts a goroutine that flushes the workspaces at each flushInterval until the sandbox stops.
+// flushPeriodically starts a goroutine that flushes the mounted directories at each flushInterval until the sandbox stops.
 func (s *sandbox) flushPeriodically() {
 	if len(s.tree.overlays) == 0 {
 		return

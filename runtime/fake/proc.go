@@ -52,7 +52,7 @@ type Proc struct {
 	tty         *tty   // the process's terminal; nil if it has none
 	stdin       *pipe  // the process's standard input; nil if it has none
 	out, errOut output // standard output and standard error
-	log         string // absolute path of the file that a logOutput writes to
+	log         string // absolute path of the file in the sandbox that gets the output; "" if there is none
 
 	// The following fields are guarded by sandbox.mu.
 
@@ -167,11 +167,11 @@ func (p *Proc) Alloc(n int64) error {
 // A Child describes a process to start. Zero fields User and Dir are inherited from the parent.
 type Child struct {
 	Args    []string // the program and its arguments; required
-	User    string   // user and group, as in RuntimeExec
+	User    string   // "USER" or "USER:GROUP", names or numbers
 	Dir     string
 	Session bool   // starts the child in a new Linux session, without the parent's outputs and terminal
 	Log     string // with Session: path of a file in the sandbox to append the output to; "" discards it
-	Input   bool   // connects the parent's standard input; otherwise the standard input is empty
+	Input   bool   // the child reads the parent's standard input; otherwise its standard input is empty
 }
 
 // Spawn starts a child. Returns EAGAIN at the sandbox's limit of processes, or Invalid with the name of the invalid field.
@@ -271,8 +271,8 @@ type procWriter struct {
 }
 
 func (w procWriter) Write(b []byte) (int, error) {
-	// The workspaces are flushed before the output is written, so that a reader of the output finds the files that were written
-	// before.
+	// The mounted directories are flushed before the output is written, so that a reader of the output finds the files that
+	// were written before.
 	if err := w.p.Step(func() { _ = w.p.sandbox.tree.overlays.flush() }); err != nil {
 		return 0, err
 	}

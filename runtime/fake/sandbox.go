@@ -25,21 +25,21 @@ const baseMemory = 4 << 20
 type sandbox struct {
 	id         caisson.ID
 	spec       caisson.RuntimeSpec                    // its *os.Files belong to the caller and are not used after Create
-	programs   map[string]func(args []string) Program // Config.Programs
+	programs   map[string]func(args []string) Program // programs by their path in the sandbox
 	tree       *tree
 	out        output      // the command's standard output; its child processes write to it, too
 	errOut     output      // the command's standard error; its child processes write to it, too
 	barrier    stepBarrier // closed while the sandbox is frozen or captured
 	started    time.Time
 	done       chan struct{}  // closed when the sandbox is no longer running
-	goroutines sync.WaitGroup // goroutines of processes, and that of flushPeriodically
+	goroutines sync.WaitGroup // goroutines of processes, and the one that flushes the mounted directories
 
 	mu      sync.Mutex
 	running bool          // processes can be started; guarded by mu
 	frozen  bool          // whether the sandbox is frozen; guarded by mu
 	table   map[int]*Proc // running processes by PID; guarded by mu
 	lastPID int           // the last PID that was assigned; guarded by mu
-	memory  int64         // sum of Proc.memory in bytes; guarded by mu
+	memory  int64         // bytes that all running processes have allocated; guarded by mu
 	command *Proc         // process of the command, also after it has exited; nil without a command; guarded by mu
 
 	network network // servers and connections

@@ -16,9 +16,9 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// A tree is the file system of one sandbox: a host directory with a copy of the layers and of mounted directories. Paths in
-// read-only mounts and mounted files lead to the host's originals. The owners of files are stored in
-// memory, so that a tree works in a process of any user of the host.
+// A tree is the file system of one sandbox: a host directory with a copy of the layers and of mounted directories. Read-only
+// mounts and mounted files are not copied: their paths lead to the files of the host. The owners of files are stored in memory,
+// so that a tree works in a process of any user of the host.
 //
 // Absolute symlinks are not followed. Writes that programs make directly to the host directory count against the disk limit
 // only at the next write through the tree.
@@ -32,7 +32,7 @@ type tree struct {
 
 	mu       sync.Mutex
 	owners   map[inode]owner // files that are not in the map are owned by 0:0; guarded by mu
-	headroom int64           // bytes that may be written before usedBytesLocked is called again; guarded by mu
+	headroom int64           // bytes that may be written before the used space is counted again; guarded by mu
 }
 
 // A mount is a host directory or file that is not copied.
@@ -259,7 +259,7 @@ func (t *tree) usedBytesLocked() (used int64, err error) {
 	return used, err
 }
 
-// entries locks t.mu and returns the result of entriesLocked: the files in the tree by relative path.
+// entries returns the files in the tree by relative path, without the root directory, /proc and mounted directories.
 func (t *tree) entries() (map[string]entry, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -186,7 +186,7 @@ func (r *Runtime) Freeze(ctx context.Context, id caisson.ID) error {
 	return s.freeze(ctx)
 }
 
-// freeze blocks every process between two calls of [Proc.Step] and flushes the workspaces.
+// freeze blocks every process between two calls of [Proc.Step] and flushes the mounted directories.
 func (s *sandbox) freeze(ctx context.Context) error {
 	if _, err := s.barrier.close(ctx); err != nil {
 		return err

@@ -101,8 +101,8 @@ func (s *sandbox) outOfMemory() bool {
 	return err == nil && oomKills(string(data)) > 0
 }
 
-// oomKills returns the number of killed processes in events, the content of the file that memoryStatFiles names. The line with
-// the number has the same form in cgroup v1 and v2.
+// oomKills returns the number of processes that the kernel has killed for lack of memory. events is the content of the cgroup's
+// file with this number, whose line has the same form in cgroup v1 and v2.
 func oomKills(events string) int {
 	for line := range strings.Lines(events) {
 		if n, ok := strings.CutPrefix(line, "oom_kill "); ok {

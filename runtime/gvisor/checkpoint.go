@@ -17,8 +17,8 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor/protocol"
 )
 
-// FilesName is the name of the file in a checkpoint's directory with the changes to the root file system, as written by
-// SaveFiles. It can be used without the memory if the memory cannot be restored.
+// FilesName is the name of the file in a checkpoint's directory with the changes to the root file system, as a tar archive. The
+// file can be used without the memory if the memory cannot be restored.
 const FilesName = "files.tar"
 
 // Checkpoint implements [caisson.Checkpointer]. Memory is written without compression, so that a restore can load pages on

@@ -39,7 +39,7 @@ type controlClient struct {
 }
 
 // callTimeout limits most calls; saveTimeout limits those that write files and memory or wait until memory has been read. A
-// compromised or stopped main process may never reply, so every call but one needs a timeout, see timeoutOf.
+// compromised or stopped main process may never reply, so all calls have a timeout except the wait for the exit of a process.
 const (
 	callTimeout = 20 * time.Second
 	saveTimeout = 10 * time.Minute
@@ -56,7 +56,7 @@ func timeoutOf(method string) time.Duration {
 	return callTimeout
 }
 
-// errNoReply is the error of a call whose timeout (see timeoutOf) has been reached.
+// errNoReply is the error of a call to which the main process has not replied within the timeout.
 var errNoReply = caisson.Errorf(caisson.Unavailable, "the sandbox does not answer; remove it if that does not change")
 
 // call makes one call and decodes the reply into result, which may be nil. Errors that the sandbox reports are of type

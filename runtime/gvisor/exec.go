@@ -104,8 +104,8 @@ func numericUser(user string) (uid, gid uint32, ok bool) {
 	return uint32(n), uint32(m), err == nil && err2 == nil
 }
 
-// checkCommand returns Invalid if the command is empty, unless it is optional, or if a numeric id in user is not mapped in the
-// account's range.
+// checkCommand returns Invalid if the command is empty, unless it is optional, or if a numeric id in user is not one of those
+// that a sandbox has.
 func checkCommand(command []string, user string, optional bool) error {
 	if optional && len(command) == 0 {
 		return nil

@@ -38,7 +38,7 @@ type Programs struct {
 
 // Config configures a Runtime. Dir, Cgroup, ToolsDir, Programs.Exe, Programs.Guestd and Build are required.
 type Config struct {
-	// Dir is the parent directory of each RuntimeSpec.Dir. New finds existing sandboxes in it. It must be in the data directory
+	// Dir is the parent of the directories of all sandboxes. New finds existing sandboxes in it. It must be in the data directory
 	// of this instance of Caisson: its path distinguishes the sandboxes of this instance from those of others.
 	Dir string
 	// ToolsDir is the directory for the layer with Caisson's guest programs.
@@ -148,7 +148,7 @@ func cpuFeatures() string {
 // sandbox is the data that the daemon has in memory of one sandbox.
 type sandbox struct {
 	id             caisson.ID
-	dir            string                             // the runtime's subdirectory of RuntimeSpec.Dir
+	dir            string                             // the runtime's subdirectory of the sandbox's directory
 	state          state                              // stored in state.json
 	control        *controlClient                     // client of the main process
 	freezer        freezer                            // records whether the sandbox is frozen
@@ -158,7 +158,7 @@ type sandbox struct {
 	watcherStopped <-chan struct{}                    // closed when the Runtime's watcher has stopped
 }
 
-// newSandbox returns a sandbox with dir as RuntimeSpec.Dir. The sandbox counts as not running until its done channel is replaced.
+// newSandbox returns a sandbox with the directory dir. The sandbox counts as not running until its done channel is replaced.
 func newSandbox(w *watcher, id caisson.ID, dir string) *sandbox {
 	s := &sandbox{id: id, dir: runtimeDir(dir), freezer: newFreezer(), done: closedChannel, watcherStopped: w.ended}
 	s.control = &controlClient{socket: filepath.Join(s.dir, "bundle", protocol.StateDir, "runsc-"+string(id)+".sock")}
@@ -171,7 +171,7 @@ func (s *sandbox) mainExited() {
 	close(s.done)
 }
 
-// call calls a method of gVisor's control protocol, see [controlClient.call].
+// call calls a method of gVisor's control protocol in the main process, and decodes the reply into result, which may be nil.
 func (s *sandbox) call(ctx context.Context, method string, arg, result any, files ...*os.File) error {
 	return s.control.call(ctx, method, arg, result, files...)
 }

@@ -15,7 +15,7 @@ import (
 // programsOfBuild returns the executable of gVisor's processes, and the directory of the layer with guest programs, of the build
 // with the given id; "" means the current build.
 func (l *launcher) programsOfBuild(cfg *Config, build string) (exe, layer string, err error) {
-	if cfg.Find != nil { // The programs of the current build must exist in any case, because newUserNS executes them.
+	if cfg.Find != nil { // l.exe of the current build must exist in any case: user namespaces are created with it.
 		if _, err := cfg.Find(cfg.Build); err != nil {
 			return "", "", err
 		}

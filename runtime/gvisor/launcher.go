@@ -19,13 +19,13 @@ import (
 // launcher starts the short-lived processes that create sandboxes.
 type launcher struct {
 	exe           string   // binary for gVisor's processes
-	platform      string   // gVisor's platform, see Config.Platform
+	platform      string   // gVisor's platform: "systrap" or "ptrace"
 	programsLayer string   // directory of the layer with guest programs
 	emptyNetNS    *os.File // network namespace without interfaces
 	watch         *watcher // reaps the processes of failed launches
 
 	mu     sync.Mutex
-	idmaps map[[2]uint32]*os.File // cached user namespaces for idmapped mounts, by uid and to, see idmap; guarded by mu
+	idmaps map[[2]uint32]*os.File // cached user namespaces for mounts, by their first uid and the one it becomes; guarded by mu
 }
 
 // close closes the descriptors of all namespaces.

@@ -43,7 +43,7 @@ func (l *launcher) cloneMount(m caisson.RuntimeMount, uidBase uint32) (*os.File,
 }
 
 // ownerMap returns a user namespace that maps the owner of a mounted directory to the guest's root. It returns nil if the
-// owner is the host's root or in the account's range. The host's root is never mapped: the guest sees its files as owned by
+// owner is the host's root or a uid of the account. The host's root is never mapped: the guest sees its files as owned by
 // nobody and can read only those that all users can read. So a guest can neither create a setuid-root file nor read files
 // that only root may read.
 func (l *launcher) ownerMap(m caisson.RuntimeMount, uidBase uint32) (*os.File, error) {

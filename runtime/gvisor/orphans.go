@@ -47,7 +47,7 @@ func isOrphan(pid int, st stat, dir string, uidBase uint32) bool {
 		return unix.Stat(proc, &owner) == nil && owner.Uid >= uidBase && owner.Uid-uidBase < caisson.UIDRange
 	case strings.HasPrefix(string(cmdline), protocol.LaunchArg0):
 		// The launcher has forked the process, which has not called exec yet. Other children of the daemon with these arguments
-		// are excluded: launchers are in the daemon's user namespace, and the processes that newUserNS starts are in its session.
+		// are excluded: launchers are in the daemon's user namespace, and those that create user namespaces are in its session.
 		ours, err := os.Readlink("/proc/self/ns/user")
 		theirs, err2 := os.Readlink(proc + "/ns/user")
 		return err == nil && err2 == nil && ours != theirs && st.session == pid

@@ -117,8 +117,8 @@ func (l *launcher) overlayOwnerMap(m caisson.RuntimeMount, uidBase uint32) (*os.
 const nobody = 65534
 
 // groupMap maps the directory's group gid to the group of the guest's root, and all other groups below nobody to themselves.
-// The host's group 0 is mapped to the guest's group 0 only if it is the directory's group and root is set (RuntimeOverlay.Root);
-// otherwise it is mapped to nobody.
+// The host's group 0 is mapped to the guest's group 0 only if it is the directory's group and root is set, which permits that
+// the host's root is shown as the guest's; otherwise it is mapped to nobody.
 func groupMap(gid, base int, root bool) []syscall.SysProcIDMap {
 	var gids []syscall.SysProcIDMap
 	if gid != 0 || root {

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// initPID is the PID of the program of initProgram, the first process of every sandbox.
+	// initPID is the PID of init, the first process of every sandbox.
 	initPID = 1
 	// commandPID is the PID of the sandbox's command, the only process that init starts.
 	commandPID = 2

@@ -12,7 +12,7 @@ import (
 // openPTY returns both ends of a new pseudo-terminal of the host. If rows or cols is 0, the size is not set.
 func openPTY(rows, cols uint16) (master, slave *os.File, err error) {
 	// The file must stay in non-blocking mode and in Go's poller, so that Close interrupts a Read. Therefore Fd, which would
-	// change that, is never called; see onDescriptor.
+	// change that, is never called.
 	master, err = os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
 		return nil, nil, fmt.Errorf("open a terminal: %w", err)

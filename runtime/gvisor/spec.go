@@ -20,7 +20,7 @@ const (
 	coderPath  = toolsDir + "/agent"
 )
 
-// fsDir is the directory in which gVisor creates the file for changes to the root file system, relative to runtimeDir.
+// fsDir is the directory, in the runtime's subdirectory of a sandbox, in which gVisor stores changes to the root file system.
 const fsDir = "fs"
 
 // hostPIDsFactor is the ratio of the PID limit of the host's cgroup to the guest's limit of processes. gVisor runs each guest
@@ -161,11 +161,11 @@ func (l *launcher) flags(dir string, res caisson.Resources, network bool) []stri
 	return []string{
 		"--platform=" + l.platform,
 		"--network=" + mode,
-		"--tx-checksum-offload", // the wire process does not verify checksums, see package wire
+		"--tx-checksum-offload", // the wire process does not verify checksums
 		fmt.Sprintf("--overlay2=root:dir=%s,size=%d", filepath.Join(dir, fsDir), int64(res.Disk)),
 		"--allow-rootfs-tar-annotation",
 		"--cpu-num-from-quota",
 		"--host-settings=ignore",           // the administrator configures the host; "caisson doctor" recommends settings
-		"--restore-spec-validation=ignore", // the daemon compares snapshots with the host itself, see caisson.Dependencies
+		"--restore-spec-validation=ignore", // the daemon itself checks that a snapshot fits the host
 	}
 }

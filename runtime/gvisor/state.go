@@ -13,11 +13,11 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// state is the persistent state of a sandbox, for a restarted daemon. It is stored in state.json in runtimeDir.
+// state is the persistent state of a sandbox, for a restarted daemon: state.json in the runtime's subdirectory of the sandbox.
 type state struct {
 	Main, Gofer process      // the main process and the gofer of the sandbox
 	Cgroup      string       // path of the cgroup, relative to the root of each hierarchy
-	HasCommand  bool         // whether the sandbox has a command, which is process commandPID
+	HasCommand  bool         // whether the sandbox has a command, which init starts
 	Memory      caisson.Size // memory limit in bytes; 0: none
 	Disk        caisson.Size // limit in bytes of the changes to the root file system
 	Restored    bool         // whether the sandbox was restored from a checkpoint
@@ -42,8 +42,8 @@ func (p process) alive() bool {
 	return p.PID > 0 && err == nil && start == p.Start
 }
 
-// startTime returns when the process that has the PID was started, see process.Start. Returns [os.ErrProcessDone] if it has
-// exited and has not been reaped.
+// startTime returns when the process that has the PID was started, in clock ticks since boot. Returns [os.ErrProcessDone] if it
+// has exited and has not been reaped.
 func startTime(pid int) (uint64, error) {
 	st, err := readStat(pid)
 	if err == nil && (st.state == 'Z' || st.state == 'X') {

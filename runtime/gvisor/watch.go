@@ -16,7 +16,7 @@ type watcher struct {
 	stop  int // eventfd; writing to it makes run return
 
 	mu    sync.Mutex
-	procs map[int32]func() // onExit functions by pidfd; nil after close; guarded by mu
+	procs map[int32]func() // functions to call at the exit of a process, by its pidfd; nil after close; guarded by mu
 	ended chan struct{}    // closed when run has returned
 }
 

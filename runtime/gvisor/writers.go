@@ -17,7 +17,7 @@ import (
 // sinkQueries implements the methods of Runtime that read data from the sandboxes' main processes through the sinks of package
 // sentry.
 type sinkQueries struct {
-	running func(caisson.ID) (*sandbox, error) // returns a running sandbox, see Runtime.getRunning
+	running func(caisson.ID) (*sandbox, error) // returns a sandbox; an error unless it is running
 }
 
 // Writers implements [caisson.WriterRecorder].

@@ -50,7 +50,7 @@ func wantLine(b *box, in <-chan string, want string) {
 	}
 }
 
-// testTTYSize checks that a process at a terminal gets its size, also after a change of the size.
+// testTTYSize checks that a process at a terminal gets the terminal's size, also after a change of the size.
 func testTTYSize(t *testing.T, s *suite) {
 	b := s.create(t)
 	p := b.exec(caisson.RuntimeExec{Command: []string{"tty"}, TTY: true, Rows: 24, Cols: 80, Stdin: true})

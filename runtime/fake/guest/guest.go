@@ -21,7 +21,7 @@ import (
 // Path is the path of the program in every sandbox.
 const Path = "/.caisson/inside"
 
-// Exit codes, as in package guestd.
+// Exit codes of the program, the same as those of the real guestd.
 const (
 	exitFailure       = 1
 	exitUsage         = 125

@@ -55,7 +55,7 @@ type LaunchOverlay struct {
 	DirFD       int    // detached mount of the directory with the upper layer and the work directory
 	Upper, Work string // names of the upper layer and the work directory in the directory DirFD
 	MaskFD      int    // detached mount of the layer that hides names; -1: none
-	// Patterns of names, see package namemask. The gofer hides files that are created later and match Hide, unless they match Show.
+	// Patterns of a mask. The gofer hides files that are created on the host later and match Hide, unless they match Show.
 	Hide, Show []string
 }
 

@@ -6,22 +6,22 @@ package protocol
 // package lastwrite to the descriptor.
 const WritersSink = "caisson.writers"
 
-// SharingSink is the name of the sink that returns the restored programs that may generate the same random secrets as another
-// fork of the same checkpoint, one per line. It works in the same way as [WritersSink].
+// SharingSink is the name of the sink that writes to its descriptor which restored programs may generate the same random secrets
+// as in another fork of the same checkpoint, one program per line.
 const SharingSink = "caisson.sharing"
 
-// MaxSharing is the maximum number of programs in a reply; one more line contains the number of further programs.
-// MaxSharingName is the maximum length of a name in bytes.
+// MaxSharing is the maximum number of programs that [SharingSink] lists; one more line contains the number of further programs.
+// MaxSharingName is the maximum length of a program's name in bytes.
 const (
 	MaxSharing     = 16
 	MaxSharingName = 80
 )
 
-// ConnectionsSink is the name of the sink that connects to servers in the sandbox. It works in the same way as [WritersSink], and
-// its descriptor is one end of a pair of stream sockets in non-blocking mode. In its configuration, "network" is "tcp" or "unix",
-// and "address" is a port or a path. The sink returns at once; then a goroutine connects, writes one byte, which is one of the
-// Dial constants, to the descriptor, and copies in both directions. With "end" in its configuration, the sink ends all
-// connections instead, and returns when they have ended.
+// ConnectionsSink is the name of the sink that connects to servers in the sandbox. The descriptor that is passed to it is one end
+// of a pair of stream sockets in non-blocking mode. In its configuration, "network" is "tcp" or "unix", "address" a port or path.
+// The sink returns at once; then a goroutine connects, writes one byte, which is one of the Dial constants, to the descriptor,
+// and copies in both directions. With "end" in its configuration, the sink ends all connections instead, and returns when they
+// have ended.
 const ConnectionsSink = "caisson.connections"
 
 // The values of the first byte that the sink [ConnectionsSink] writes to a connection. All further bytes are the data of the

@@ -47,8 +47,8 @@ const clockKey = "caisson.clock"
 // savedAtOffset is the offset in [kernel.Timekeeper] of the field with the real time at which the checkpoint was saved.
 var savedAtOffset = fieldOffset[kernel.Timekeeper, int64]("saveRealtime")
 
-// afterLoad passes the loaded kernel to processSharing. If restoreStillClock is set, it also sets the saved real time to the
-// maximum of its type: gVisor's timekeeper assumes that no time has elapsed if the saved real time is later than the current one.
+// afterLoad stores the loaded kernel for the sinks that need it. If restoreStillClock is set, it also sets the saved real time to
+// the maximum of its type: gVisor's timekeeper assumes that no time has elapsed if the saved real time is later than the current.
 func (c *stillClock) afterLoad(ctx context.Context) {
 	processSharing.storeKernel(ctx)
 	if !restoreStillClock {

@@ -31,7 +31,7 @@ type connections struct {
 	kernel processKernel // gVisor's kernel of this process
 
 	mu   sync.Mutex
-	open map[*connection]bool // connections whose serve has not returned; guarded by mu
+	open map[*connection]bool // connections that are being made or in use; guarded by mu
 }
 
 // processConnections contains the connections of this process.
@@ -105,7 +105,7 @@ func (c *connections) add(host *os.File) (*connection, error) {
 	return conn, nil
 }
 
-// remove removes a connection whose serve has returned, and closes conn.finished.
+// remove removes a connection that no longer copies data, and closes conn.finished.
 func (c *connections) remove(conn *connection) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -157,7 +157,7 @@ var errWait = errors.New("not ready")
 // A connection copies between a socket of the host and a server in the sandbox.
 type connection struct {
 	host     *os.File      // the sandbox's end of the pair of sockets with the daemon
-	ended    chan struct{} // closed by end
+	ended    chan struct{} // closed when the connection is to end
 	once     sync.Once     // makes only the first call of end take effect
 	finished chan struct{} // closed when serve has returned
 

@@ -27,7 +27,7 @@ const HideAnnotation = "dev.caisson.hide"
 // that appear on the host later.
 type Hidden struct {
 	Upper      string   // path of the upper layer when the gofer starts
-	Hide, Show []string // a name is hidden if it matches a pattern in Hide and none in Show, see package namemask
+	Hide, Show []string // the patterns of a mask: a name is hidden if it matches one in Hide and none in Show
 }
 
 // hideNames adds the annotations that make the gofer hide names in the workspace m, which is mounted on dir. It turns gVisor's

@@ -18,8 +18,8 @@ type identity struct {
 	all    *identities         // the set that contains this identity
 	tg     *kernel.ThreadGroup // the restored thread group
 	leader *kernel.Task        // leader of tg
-	// generations lists the restores (see identities.generation) that have added a PID to the group, in the order of the restores.
-	// In the group, getpid returns the PID that the last of them has added.
+	// generations lists the numbers of the restores that have added a PID to the group, in the order of the restores. In the
+	// group, getpid returns the PID that the last of them has added.
 	generations []int32
 }
 

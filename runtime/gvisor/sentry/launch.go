@@ -22,7 +22,7 @@ import (
 // A launchRequest is a request with the state of the launcher that executes it.
 type launchRequest struct {
 	protocol.LaunchRequest
-	root string // gVisor's --root, set by buildRootfs
+	root string // value of gVisor's flag --root, the directory of its control socket; set when the root file system is built
 }
 
 // launch reads a request, creates the sandbox that the request describes, writes a reply, and returns the launcher's exit code.

@@ -30,14 +30,14 @@ const RecordAnnotation = "dev.caisson.record"
 type recorder struct {
 	workspaces []*workspace
 
-	mu    sync.Mutex  // held while findFilesystems runs
+	mu    sync.Mutex  // held while the file systems are searched
 	found atomic.Bool // whether the file systems of all workspaces have been found
 }
 
 // workspace is a workspace of the sandbox for which the last writers of files are recorded.
 type workspace struct {
 	target string                         // mount point in the sandbox
-	fs     atomic.Pointer[vfs.Filesystem] // file system of the workspace; nil until findFilesystems has found it
+	fs     atomic.Pointer[vfs.Filesystem] // file system of the workspace; nil until it has been found
 	table  lastwrite.Table                // last writers by path in the workspace
 }
 

@@ -101,7 +101,7 @@ func (r *recorder) recordOpen(t *kernel.Task, flags uint32, ret uintptr) {
 	})
 }
 
-// recordOpenat2 is like recordOpen for openat2, whose flags are in the guest's memory.
+// recordOpenat2 records that a file was opened with openat2, whose flags are in the guest's memory.
 func (r *recorder) recordOpenat2(t *kernel.Task, args arch.SyscallArguments, ret uintptr) {
 	var how linux.OpenHow
 	if _, err := how.CopyInN(t, args[2].Pointer(), linux.OPEN_HOW_SIZE_VER0); err == nil {

@@ -23,7 +23,7 @@ import (
 type pidRenamer struct {
 	reseed bool        // whether the processes get new PIDs; otherwise getpid returns those of earlier restores
 	once   sync.Once   // makes loadIdentities load only once
-	ids    *identities // additional PIDs of the processes; set by loadIdentities
+	ids    *identities // additional PIDs of the processes; set at the first wrapped system call after a restore
 }
 
 // identitiesKey is the key of the identities in the checkpoint.
@@ -106,7 +106,7 @@ func toOldPID(t *kernel.Task, arg *arch.SyscallArgument) {
 }
 
 // wrapSetForeground wraps ioctl. For the duration of a TIOCSPGRP call (tcsetpgrp), it replaces an additional PID by the old
-// PID, as toOldPID does, in the memory that the call's argument points to.
+// PID in the memory that the call's argument points to.
 func (r *pidRenamer) wrapSetForeground(original kernel.SyscallFn) kernel.SyscallFn {
 	return func(t *kernel.Task, sysno uintptr, args arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
 		if args[1].Uint() != linux.TIOCSPGRP {
@@ -155,8 +155,8 @@ func (r *pidRenamer) loadIdentities(t *kernel.Task) {
 	})
 }
 
-// addName adds a PID to the thread group tg, the one that additionalPID returns for the last restore. The caller must hold the
-// lock of the task set.
+// addName adds to the thread group tg the additional PID that belongs to the last restore. The caller must hold the lock of the
+// task set.
 func (ids *identities) addName(tg *kernel.ThreadGroup, leader *kernel.Task) {
 	ids.mu.Lock()
 	defer ids.mu.Unlock()

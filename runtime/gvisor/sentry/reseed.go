@@ -19,8 +19,8 @@ const maxSpec = 16 << 20
 
 // A restoreConfig is the configuration for processes that are restored from a checkpoint.
 type restoreConfig struct {
-	rename bool // whether to install a pidRenamer, for new PIDs or for those of earlier restores
-	reseed bool // whether this restore gives the processes new PIDs, see pidRenamer
+	rename bool // whether getpid may return additional PIDs: new ones, or those of earlier restores
+	reseed bool // whether this restore gives the processes new PIDs
 	still  bool // whether to exclude the time since the checkpoint from the monotonic clock
 }
 

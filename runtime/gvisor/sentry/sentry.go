@@ -39,7 +39,7 @@ func hasCommand(args []string, command string) bool {
 	return false
 }
 
-// Main runs the role of this process, see [IsRole], and does not return.
+// Main runs the role that the arguments of this process name, and does not return.
 func Main() {
 	if filepath.Base(os.Args[0]) == protocol.LaunchArg0 {
 		os.Exit(launch())

@@ -25,7 +25,7 @@ import (
 // A sharedRandomness determines which programs may generate the same random values as another fork. The field kernel is
 // set when a restore has loaded the kernel; it stays nil in a sandbox that was not restored.
 type sharedRandomness struct {
-	reseeded bool                          // whether the restore gave the processes new PIDs, see [pidRenamer]
+	reseeded bool                          // whether the restore gave the processes new PIDs
 	kernel   atomic.Pointer[kernel.Kernel] // the restored kernel; nil if there is none
 }
 
@@ -46,7 +46,7 @@ func (s *sharedRandomness) storeKernel(ctx context.Context) {
 	}
 }
 
-// newSink is the constructor of protocol.SharingSink. It writes the result of names to endpoint, one program per line.
+// newSink is the constructor of protocol.SharingSink. It writes which programs may share random values to endpoint, one per line.
 func (s *sharedRandomness) newSink(_ map[string]any, endpoint *fd.FD) (seccheck.Sink, error) {
 	if endpoint == nil {
 		return nil, fmt.Errorf("%s requires a descriptor to write to", protocol.SharingSink)
@@ -67,13 +67,13 @@ func (s *sharedRandomness) newSink(_ map[string]any, endpoint *fd.FD) (seccheck.
 }
 
 // names returns the descriptions of all programs of restored processes that may generate the same random values as another fork,
-// sorted and without duplicates; see describeUnsafeProgram.
+// sorted and without duplicates.
 func (s *sharedRandomness) names(k *kernel.Kernel) []string {
 	ctx := k.SupervisorContext()
 	var leaders []*kernel.Task
 	init := k.GlobalInit()
 	k.TaskSet().ForEachThreadGroup(func(tg *kernel.ThreadGroup, leader *kernel.Task) {
-		if tg != init && leader.Origin != kernel.OriginExec { // the restored processes, as in pidRenamer.loadIdentities
+		if tg != init && leader.Origin != kernel.OriginExec { // exec'd processes are not restored; init uses no random values
 			leaders = append(leaders, leader)
 		}
 	})
