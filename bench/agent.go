@@ -172,8 +172,8 @@ func (s agents) addRun(r Row, all measuredRuns) {
 // shellAnswer is the answer of a run that does almost nothing. It is not empty, because a run without an answer fails.
 const shellAnswer = "done"
 
-// shell compares runs of the agent "shell" that do almost nothing with creating a sandbox and running a process in it, which such
-// a run consists of.
+// shell compares runs of the agent "shell" that do almost nothing with the operations that such a run consists of: creating a
+// sandbox and running a process in it.
 func (s agents) shell(ctx context.Context, t *agentSetup) error {
 	var ours measuredRuns
 	var id string

@@ -117,7 +117,7 @@ func (s *suite) gateDiff(ctx context.Context) (err error) {
 }
 
 // gateMount compares creating a sandbox with a workspace with creating one without a workspace plus a search of the directory for
-// hidden names. The difference is the cost of the mount. gateMount measures an empty directory and one with treeFiles files.
+// hidden files. The difference is the cost of the mount. gateMount measures an empty directory and one with treeFiles files.
 func (s *suite) gateMount(ctx context.Context) error {
 	runner, err := worker.New(worker.Config{Exe: filepath.Join(s.Bin, "caisson-worker"), UIDBase: caisson.LayerUIDBase, WorkUID: worker.DefaultUID})
 	if err != nil {
@@ -140,7 +140,7 @@ func (s *suite) gateMount(ctx context.Context) error {
 	return s.mount(ctx, "gate.mount.large", host, runner, max(s.N/2, 3))
 }
 
-// mount adds the rows of gateMount for the directory host. As in the daemon, a worker job searches host for hidden names.
+// mount adds the rows of gateMount for the directory host. As in the daemon, a worker job searches host for hidden files.
 func (s *suite) mount(ctx context.Context, row, host string, runner *worker.Runner, n int) error {
 	scan := func(ctx context.Context) error {
 		dir, err := os.Open(host)

@@ -241,8 +241,8 @@ var useMemory = []string{"/usr/bin/perl", "-e", `my $x = "x" x 100_000_000; open
 // memoryInUse is a command that succeeds after the command useMemory has allocated its memory in the same sandbox.
 var memoryInUse = []string{"/usr/bin/test", "-f", "/tmp/held"}
 
-// wakePaused compares two times for a sandbox with 100 MB of memory: from a request through the ingress to the first byte of the
-// response if the sandbox is paused, and the time in which runsc restores such a sandbox.
+// wakePaused compares the time from a request through the ingress to the first byte of the response, for a paused sandbox with
+// 100 MB of memory, with the time in which runsc restores a sandbox with as much memory.
 func (s ingress) wakePaused(ctx context.Context) (err error) {
 	t, err := s.startIngress(ctx, "wake-paused")
 	if err != nil {

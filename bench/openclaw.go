@@ -158,7 +158,7 @@ func checkTalk(warm bool) func(*caisson.Run) error {
 	return func(r *caisson.Run) error { return errors.Join(checkAnswer(talkAnswer)(r), checkWarm(r, warm)) }
 }
 
-// checkWarm returns an error unless a run started from the warm snapshot if and only if warm is true.
+// checkWarm returns an error if a run started from the warm snapshot and warm is false, or if it did not and warm is true.
 func checkWarm(r *caisson.Run, warm bool) error {
 	if r.Result.Warm != warm {
 		return fmt.Errorf("run %s of %s began as a fork of the warm snapshot: %t, not %t", r.ID, r.Agent, r.Result.Warm, warm)

@@ -14,7 +14,7 @@ type Row struct {
 	Unit        string  `json:"unit"`        // One of ms, µs, MB (10^6 bytes), calls/s, Gbit/s, MB/s.
 	N           int     `json:"n"`           // Number of samples.
 	P50         float64 `json:"p50"`         // Median of the samples.
-	P95         float64 `json:"p95"`         // 95 % of the samples are at least as good; for speeds, at least as high.
+	P95         float64 `json:"p95"`         // 95 % of the samples are at most this value, or for speeds at least this value.
 	Baseline    string  `json:"baseline"`    // Description of what Caisson is compared with; "" if nothing.
 	BaselineP50 float64 `json:"baselineP50"` // Median of the samples of Baseline; 0 without a baseline.
 	Ratio       float64 `json:"ratio"`       // P50 divided by BaselineP50; 0 without a baseline.

@@ -31,8 +31,8 @@ import (
 
 // runsc is the baseline: gVisor's own command line. Each operation on its sandboxes runs one command of it.
 //
-// Its spec and flags are those that Caisson used for a sandbox of the same template, the donor, except for resources that cannot
-// be shared. The root file system is created once, before the measurements, from the same layers and directories. Each network
+// Its spec and flags are those that Caisson used for one of its sandboxes, the donor, except for resources that cannot be
+// shared. The root file system is created once, before the measurements, from the same layers and directories. Each network
 // namespace is also created before the measurements, with the same device in it. The cgroup is separate and has the same limits.
 type runsc struct {
 	exe    string     // Path of runsc.

@@ -61,7 +61,7 @@ func (s *suite) snapshotSmall(ctx context.Context) error {
 }
 
 // forkSmall compares the time until a fork of a snapshot, or of a running sandbox, is running with the time in which the baseline
-// restores a sandbox. At that time, Caisson has already executed a process in the fork.
+// restores a sandbox. When a fork is running, Caisson has already executed a process in it.
 func (s *suite) forkSmall(ctx context.Context) error {
 	p, err := s.makePair(ctx)
 	if err != nil {

@@ -165,7 +165,7 @@ func serve(ctx context.Context, book *ledger.Book, guest caisson.Guest, provider
 // alias is the alias of the model, which clients request.
 const alias = "bench"
 
-// newGateway returns the model gateway of a wire process, with one model of the provider at a base URL and its first journal.
+// newGateway returns the model gateway of a wire process, with a journal. Its one model is one of the provider at a base URL.
 func newGateway(ctx context.Context, book *ledger.Book, provider string, log *slog.Logger) (g wire.Gateway, err error) {
 	journal := func() error {
 		id, f, err := book.Begin(ctx)

@@ -41,14 +41,14 @@ func (g *Group) Start(f func(ctx context.Context)) bool {
 	return true
 }
 
-// Stop cancels the goroutines. Goroutines cannot be started afterwards.
+// Stop cancels the context of the goroutines. Goroutines cannot be started afterwards.
 func (g *Group) Stop() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.stop(errClosing)
 }
 
-// Close cancels the goroutines and waits for them.
+// Close cancels the context of the goroutines and waits until they have ended.
 func (g *Group) Close() {
 	g.Stop()
 	g.wg.Wait()

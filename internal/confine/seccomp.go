@@ -29,7 +29,7 @@ type Rule struct {
 // regardless of the other tests.
 type Test struct {
 	Arg, Mask       uint32   // the number of the argument, from 0, and the bits that Is, Allow and Deny are compared with
-	Is, Allow, Deny []uint32 // values with which the test passes, the call is allowed, and the call is denied
+	Is, Allow, Deny []uint32 // values with which the test passes (Is), the call is allowed (Allow), and the call is denied (Deny)
 	AnyBit, NoBit   uint32   // bits of the argument: the test passes if one of AnyBit is set, or none of NoBit; 0 means no test
 }
 

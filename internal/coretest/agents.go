@@ -29,7 +29,7 @@ import (
 //	write PATH TEXT     write TEXT to a file of the workspace and report the change
 //	log STREAM TEXT     write TEXT to the log STREAM of the run
 //	files               add the names of the files in the workspace to the answer
-//	wait                wait for [World.EndWait]
+//	wait                wait until a test calls [World.EndWait]
 //	fail CODE TEXT      end the run with this error; if CODE is "once", end only the first attempt
 //
 // Any other step adds itself to the answer. Each attempt calls a model once.
@@ -53,7 +53,7 @@ type turn struct {
 	waits   chan struct{}        // closed to end a step "wait"; nil in other steps; guarded by agents.mu
 }
 
-// release implements [World.EndWait].
+// release ends the step "wait" of a run. It returns false if the run is not in that step.
 func (a *agents) release(run caisson.ID) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

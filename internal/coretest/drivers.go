@@ -176,7 +176,7 @@ func providers() []caisson.Provider {
 	}
 }
 
-// builtin are the built-in agents of a [World]. The file in Command exists in every image and is never executed: see [agents].
+// builtin are the built-in agents of a [World]. Their Command names a file of every image; [agents] runs instead of that file.
 func builtin() []*caisson.Agent {
 	return []*caisson.Agent{
 		{

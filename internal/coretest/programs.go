@@ -140,7 +140,7 @@ func (pattern) Read(p []byte) (int, error) {
 func sandboxOf(p *fake.Proc) caisson.ID { return caisson.ID(filepath.Base(filepath.Dir(p.Root()))) }
 
 // shell runs the scripts with which the relay uses git in sandboxes: sh -c SCRIPT git DIR .... It runs them on the host, in the
-// directory with the sandbox's files. Its configuration of git replaces the URL of the relay by that of [remotes.relayURL].
+// directory with the sandbox's files. Its configuration of git replaces the URL of the relay by that of the test's HTTP server.
 func (w *World) shell(ctx context.Context, p *fake.Proc) int {
 	args := append([]string{}, p.Args()[1:]...)
 	if len(args) < 4 || args[0] != "-c" || args[2] != "git" {

@@ -16,7 +16,7 @@ import (
 const Part = ".part"
 
 // Write calls save to write the file path, and syncs it to disk. Afterwards, and after a crash, the file exists either
-// completely or as it was before. Errors are converted by [DiskFull].
+// completely or as it was before. If the disk is full, it returns an Exhausted error.
 func Write(path string, save func(*os.File) error) error {
 	f, err := os.OpenFile(path+Part, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -35,7 +35,7 @@ func Write(path string, save func(*os.File) error) error {
 	return Sync(filepath.Dir(path))
 }
 
-// WriteJSON is [Write] for a file that contains v as JSON.
+// WriteJSON writes v as JSON to the file path, in the same way as [Write].
 func WriteJSON(path string, v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {

@@ -59,7 +59,7 @@ func (t *Tail) String() string {
 	return string(t.buf[max(0, len(t.buf)-t.Limit):])
 }
 
-// ReadTail reads r to its end, of any length, and returns the last n bytes as UTF-8.
+// ReadTail reads r to its end, of any length, and returns the last n bytes. Bytes that are not UTF-8 are replaced by U+FFFD.
 func ReadTail(r io.Reader, n int) string {
 	t := Tail{Limit: n}
 	io.Copy(&t, r) // after an error of r, what was read before it is returned

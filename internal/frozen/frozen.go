@@ -14,8 +14,8 @@ import (
 // so that the variable is part of the key of cached test results.
 func Updating() bool { return os.Getenv("CAISSON_TEST_UPDATE") != "" }
 
-// Check fails the test for each line of the list in file that, after rename, is not in now; advice is added to the error. Lines
-// of now that are not in the list are only logged. CAISSON_TEST_UPDATE=1 adds them to the list; no line is ever removed.
+// Check fails the test for each line of the list in file that, converted by rename, is not in now; the error contains advice.
+// Lines of now that are not in the list are only logged. CAISSON_TEST_UPDATE=1 adds them to the list; no line is ever removed.
 func Check(t testing.TB, file string, now []string, rename func(string) string, advice string) {
 	t.Helper()
 	head, lines := Read(t, file)

@@ -34,7 +34,7 @@ func Remove(ctx context.Context, path string) error {
 	return RemoveAt(ctx, dir, filepath.Base(path))
 }
 
-// RemoveAt is Remove for a name in a directory.
+// RemoveAt removes the entry name of dir in the same way as Remove.
 func RemoveAt(ctx context.Context, dir *os.File, name string) error {
 	top, err := OpenAt(dir, name, unix.O_RDONLY)
 	switch {

@@ -75,8 +75,8 @@ func (d Dir) Open(flags int) (*os.File, error) {
 	return f, nil
 }
 
-// CheckReachable returns nil if d, which a client has opened as fd, can be opened by its path. Otherwise it returns an error of
-// [Dir.Open] or ErrOtherNamespace.
+// CheckReachable returns nil if d, which a client has opened as fd, can be opened by its path. Otherwise it returns
+// ErrOtherNamespace, or the error of opening the path, such as ErrReplaced.
 func (d Dir) CheckReachable(fd uintptr) error {
 	f, err := d.Open(unix.O_PATH)
 	if err == nil {

@@ -22,7 +22,7 @@ var endTimeout = 10 * time.Second
 // count is the number of scopes that Mark has started; it makes their names unique.
 var count atomic.Int64
 
-// A Scope is a goroutine and all goroutines started from it, directly or indirectly, since it was marked.
+// A Scope is a goroutine and all goroutines started from it, directly or indirectly, after it has called [Mark].
 type Scope struct{ name string }
 
 // Mark starts a scope with the calling goroutine. A goroutine belongs to the last scope that was marked by its ancestors.

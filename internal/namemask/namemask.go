@@ -110,7 +110,7 @@ type Lister struct {
 // Lister returns a new, empty Lister of m.
 func (m *Mask) Lister() *Lister { return &Lister{mask: m} }
 
-// Hides is [Mask.Hides]. Of consecutive paths at or below one hidden directory, only the directory is counted, once.
+// Hides reports whether path is hidden, and if so counts it; consecutive paths in a hidden directory count as that one directory.
 func (l *Lister) Hides(path string) bool {
 	n := l.mask.hidden(path)
 	if n == 0 {
@@ -162,8 +162,8 @@ func (m *Mask) Lists() (hide, show []string) {
 	return slices.Clone(m.source[0]), slices.Clone(m.source[1])
 }
 
-// HidesName is Hides for a path whose parent directory is known not to be hidden. It is optimized for scans, which call
-// it for every name.
+// HidesName reports whether path, whose parent directories must not be hidden, is hidden. It is faster than Hides, for scans of
+// directories, which call it for every name.
 func (m *Mask) HidesName(path string) bool {
 	last := strings.ToLower(path[strings.LastIndexByte(path, '/')+1:])
 	return m.matchesLast(last) && m.hides(strings.Split(strings.ToLower(path), "/"))
@@ -174,7 +174,7 @@ func (m *Mask) matchesLast(last string) bool {
 	return m.exact[last] || slices.ContainsFunc(m.globs, func(g string) bool { return match(g, last) })
 }
 
-// hides reports whether the path that consists of names is hidden for itself, regardless of its parent directories.
+// hides reports whether the patterns hide the path that consists of names itself, whether or not a parent directory is hidden.
 func (m *Mask) hides(names []string) bool {
 	if !m.matchesLast(names[len(names)-1]) {
 		return false

@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// Path returns path with escapes for the bytes that are not UTF-8, in the form that paths in [caisson.Change] have.
+// Path returns path with escapes, such as \xff, for the bytes that are not UTF-8. Paths in [caisson.Change] have this form.
 func Path(path string) string {
 	if utf8.ValidString(path) {
 		return path

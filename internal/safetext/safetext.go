@@ -22,7 +22,7 @@ func Escape(s string) string {
 	return escape(s, Safe)
 }
 
-// EscapeLines is Escape for text of several lines: newlines and tabs are kept.
+// EscapeLines is like Escape, but keeps newlines and tabs. It is for text of several lines.
 func EscapeLines(s string) string {
 	ok := func(r rune) bool { return r == '\n' || r == '\t' || Safe(r) }
 	if clean(s, ok) {
@@ -70,7 +70,7 @@ func EscapeJSON(s string) string {
 	})
 }
 
-// EscapeYAML is EscapeJSON for a YAML text whose strings with unsafe characters are all double-quoted.
+// EscapeYAML is like EscapeJSON, for YAML. All strings with unsafe characters in the text must be double-quoted.
 func EscapeYAML(s string) string {
 	return escapeIn(s, func(b *strings.Builder, r rune) {
 		if r >= 0x10000 {

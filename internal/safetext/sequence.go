@@ -12,8 +12,8 @@ func (f *Filter) afterEsc(c byte) {
 	case f.state == afterESC && c == '[':
 		f.state, f.seq = csi, append(f.seq, c)
 	case f.state == afterESC && (c == ']' || c == 'P' || c == 'X' || c == '^' || c == '_' || c == 'k'):
-		// OSC, DCS, SOS, PM, APC and the title sequence of screen: strings that end with ST. All are blocked, because
-		// they include clipboard access (OSC 52), titles, links with a misleading text and programmable keys.
+		// OSC, DCS, SOS, PM, APC and the title sequence of the program screen: strings that end with ST. All are blocked,
+		// because they include clipboard access (OSC 52), titles, links with a misleading text and programmable keys.
 		f.osc = c == ']'
 		if f.seq = append(f.seq, c); f.mode == Log {
 			f.reject() // The bytes of the string are then shown as text.
@@ -141,8 +141,8 @@ func numbers(body []byte) []int {
 	return ns
 }
 
-// smallNumbers reports whether all parameters have at most four digits, so that repeating, scrolling or moving that often
-// cannot block a terminal.
+// smallNumbers reports whether all parameters have at most four digits. A larger number of repetitions, lines to scroll or
+// steps of the cursor could block a terminal.
 func smallNumbers(body []byte) bool {
 	for p := range bytes.SplitSeq(body, []byte(";")) {
 		if len(p) > 4 || !digits(p) {

@@ -23,7 +23,7 @@ type Injector struct {
 
 	mu     sync.Mutex
 	armed  bool               // steps are recorded and disturbed; guarded by mu
-	at     int                // number of counted steps up to and including the disturbed one; 0 or less after it; guarded by mu
+	at     int                // number of steps still to count up to the one to disturb, included; then 0 or less; guarded by mu
 	effect Effect             // the effect on the disturbed step; guarded by mu
 	cancel context.CancelFunc // cancels the last context that Context returned; guarded by mu
 	hit    string             // the disturbed step, "" for none yet; guarded by mu
@@ -37,7 +37,7 @@ func (i *Injector) Arm(at int, e Effect) {
 	i.armed, i.at, i.effect, i.hit, i.steps = true, at, e, "", nil
 }
 
-// Context returns the context of an operation, which Cancelled and Disarm cancel.
+// Context returns the context of an operation. The effect Cancelled and the method Disarm cancel it.
 func (i *Injector) Context(ctx context.Context) context.Context {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -98,18 +98,18 @@ func (i *Injector) TakeStep(op string) Effect {
 	return i.effect
 }
 
-// Do takes a step without a result.
+// Do records the step op, and calls do unless the step is disturbed by the effect Fails.
 func (i *Injector) Do(op string, do func() error) error {
 	_, err := Step(i, op, func() (struct{}, error) { return struct{}{}, do() })
 	return err
 }
 
-// Step takes a step with a result.
+// Step is like Do, for a step with a result.
 func Step[T any](i *Injector, op string, do func() (T, error)) (T, error) {
 	return Execute(i.TakeStep(op), op, do)
 }
 
-// Execute executes a step with an effect that TakeStep has returned: it calls do unless the step fails.
+// Execute executes the step op with an effect that TakeStep has returned: it calls do unless the effect is Fails.
 func Execute[T any](e Effect, op string, do func() (T, error)) (v T, err error) {
 	if e != Fails {
 		if v, err = do(); e != Loses || err != nil {

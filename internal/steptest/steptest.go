@@ -1,5 +1,5 @@
 // Package steptest helps tests that inject a failure at each step of an operation. It selects the steps of a test run,
-// and checks that an operation still takes the steps that are on record.
+// and checks that an operation still takes the steps that a file lists.
 package steptest
 
 import (

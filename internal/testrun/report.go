@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// event is one line of the output of "go test -json", see "go doc test2json".
+// event is one line of the output of "go test -json", in the form that "go doc test2json" describes.
 type event struct {
 	Action, Package, Test, Output, ImportPath string
 	Elapsed                                   float64 // seconds

@@ -107,7 +107,7 @@ func readPadding(r io.Reader) error {
 	return err
 }
 
-// sanitize returns a header with only those fields of h that an archive of this package's form has.
+// sanitize returns a header with only those fields of h that this package's archives have, so without owners, for example.
 func sanitize(h *tar.Header) (*tar.Header, error) {
 	name, err := checkName(h.Name)
 	if err != nil {
@@ -130,8 +130,8 @@ func sanitize(h *tar.Header) (*tar.Header, error) {
 	return clean, nil
 }
 
-// orderChecker checks that entries are in the order that the package comment defines. It stores only the directories above the
-// last entry.
+// orderChecker checks that entries are in depth-first order, those of each directory sorted by name. It stores only the names of
+// the last entry and of the directories above it.
 type orderChecker struct {
 	base string   // required name of the first entry
 	open []string // the parent directories of last, outermost first, and last itself if it is a directory

@@ -25,8 +25,8 @@ func Pack(root *os.Root, name, as string, w io.Writer) error {
 	return PackVisible(root, name, as, func(string) bool { return false }, w)
 }
 
-// PackVisible is [Pack] without hidden entries. hides is called with each path below name, relative to it, whose parent
-// directories are not hidden; the contents of a hidden directory are left out.
+// PackVisible is like [Pack], but leaves out hidden entries. hides is called with each path below name, relative to it, whose
+// parent directories are not hidden; the contents of a hidden directory are left out.
 func PackVisible(root *os.Root, name, as string, hides func(path string) bool, w io.Writer) error {
 	if as == "" {
 		as = path.Base(name)

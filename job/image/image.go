@@ -72,8 +72,8 @@ type Driver struct {
 	maxIn        int64          // maximum size of one image in bytes, compressed
 	maxOut       int64          // maximum size of one image in bytes, uncompressed
 	insecure     []string       // registries that may be used without TLS, see Config.InsecureRegistries
-	registryCA   string         // path of a PEM file with certificate authorities, see Config.RegistryCA
-	ownAddresses reach.Host     // see Config.OwnAddresses
+	registryCA   string         // path of a PEM file of certificate authorities to trust in addition to the host's; "" for none
+	ownAddresses reach.Host     // determines which addresses belong to this host
 	log          *slog.Logger
 	slots        chan struct{} // contains one value for each layer that is being fetched or unpacked, at most maxParallelLayers
 	layers       *layerStore   // the stored layers
@@ -133,7 +133,7 @@ func (d *Driver) Prune(ctx context.Context, inUse func(digest string) bool) (fre
 // [Driver.ProtectLayers].
 func (d *Driver) Remove(digest string) error { return d.layers.remove(digest) }
 
-// makeEmpty creates the empty directory that is mounted over hidden directories. Its mode must not depend on the umask.
+// makeEmpty creates the empty directory dir, which sandboxes see as /usr/local. Its mode must not depend on the umask.
 func makeEmpty(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err

@@ -178,7 +178,7 @@ func (s *skeleton) copy(name string, deep bool) error {
 	return nil
 }
 
-// copyLink copies /etc/name, a symlink with the path p; see copy.
+// copyLink copies /etc/name, a symlink with the path p: as a symlink if its target is shared with the sandbox, else its content.
 func (s *skeleton) copyLink(name, p string) error {
 	target, err := s.host.Readlink(p)
 	if err != nil {

@@ -88,7 +88,7 @@ func (s *layerStore) find(digest string) (Layer, bool, error) {
 	return l, true, nil
 }
 
-// owns reports whether the account is recorded as an owner of the layer; see setOwner.
+// owns reports whether it is recorded that a pull of the account has transferred the layer, or that the account built it.
 func (s *layerStore) owns(account, digest string) bool {
 	_, err := os.Lstat(s.ownerPath(account, digest))
 	return err == nil
@@ -195,7 +195,7 @@ func (s *layerStore) list() ([]Layer, error) {
 	return all, nil
 }
 
-// prune removes the layers that are not held and for which inUse returns false, and unfinished layers; see [Driver.Prune]. It
+// prune removes unfinished layers, and the layers that no hold protects and for which inUse returns false. It
 // calls inUse with s.mu held.
 func (s *layerStore) prune(ctx context.Context, inUse func(digest string) bool) (freed caisson.Size, err error) {
 	all, err := s.list()
@@ -217,7 +217,7 @@ func (s *layerStore) prune(ctx context.Context, inUse func(digest string) bool) 
 	return freed, caisson.Wrap(s.sweep(), caisson.Internal, "cannot clean up the directory of images")
 }
 
-// remove removes the layer with this digest, see [Driver.Remove].
+// remove removes the layer with this digest. Returns Conflict if a hold protects the layer or it is being fetched.
 func (s *layerStore) remove(digest string) error {
 	if !digestForm.MatchString(digest) {
 		return caisson.Invalidf("digest", "%.80q is not a digest of the form sha256:…", digest)
@@ -236,7 +236,7 @@ func (s *layerStore) remove(digest string) error {
 	return caisson.Wrap(err, caisson.Internal, "cannot remove layer %s", digest)
 }
 
-// discard removes the layer l unless it is held, is being fetched or inUse returns true for it, and reports whether it was
+// discard removes the layer l unless a hold protects it, it is being fetched or inUse returns true, and reports whether it was
 // removed. The layer is moved to tmp under the lock, and its files are deleted after the lock is released.
 func (s *layerStore) discard(l Layer, inUse func(string) bool) (bool, error) {
 	trash, done, err := s.tempEntry()
@@ -251,8 +251,8 @@ func (s *layerStore) discard(l Layer, inUse func(string) bool) (bool, error) {
 	return true, os.RemoveAll(trash)
 }
 
-// moveToTrash moves the layer l to the directory trash under the conditions of discard, and reports whether it was moved. It
-// acquires s.mu.
+// moveToTrash moves the layer l to the directory trash unless a hold protects it, it is being fetched or inUse returns true. It
+// reports whether the layer was moved. It acquires s.mu.
 func (s *layerStore) moveToTrash(l Layer, trash string, inUse func(string) bool) (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -127,7 +127,7 @@ func hashParts(h hash.Hash, parts ...string) {
 	}
 }
 
-// digestOfBytes returns the SHA-256 of data in the form of digests, as digestOf does.
+// digestOfBytes returns the SHA-256 hash of data in the form of digests: "sha256:" and 64 hexadecimal digits.
 func digestOfBytes(data []byte) string {
 	sum := sha256.Sum256(data)
 	return "sha256:" + hex.EncodeToString(sum[:])

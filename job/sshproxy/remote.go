@@ -256,7 +256,7 @@ func (p *helperConn) Close() error {
 	return nil
 }
 
-// login requests that user be logged in with key; see [Login].
+// login requests that user be logged in with key. If signed is false, it only asks whether user may log in with key.
 func (r *remote) login(user string, key ssh.PublicKey, signed bool) error {
 	_, err := r.call(Request{Login: &Login{User: user, Key: key.Marshal(), Signed: signed}})
 	return err

@@ -56,7 +56,7 @@ func (s *server) session(c ssh.NewChannel) {
 	}
 }
 
-// A session is a channel with at most one process. Its methods but run are called by one goroutine.
+// A session is a channel with at most one process. All its methods except run are called by one goroutine.
 type session struct {
 	channel  ssh.Channel // channel of the client
 	remote   *remote     // sends requests to the daemon
@@ -66,10 +66,10 @@ type session struct {
 	process  *process    // nil if none was started
 	startErr error       // why the process could not be started; nil if it was, or if none was requested
 	running  bool        // whether run has been called
-	once     sync.Once   // calls process.close
+	once     sync.Once   // ensures that process.close is called only once
 }
 
-// end closes the process, if there is one.
+// end kills the process, if one was started and still runs, and closes its descriptors.
 func (w *session) end() {
 	if w.process != nil {
 		w.once.Do(w.process.close)

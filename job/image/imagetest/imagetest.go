@@ -69,7 +69,7 @@ func (d *Driver) layer(files map[string]string) (digest, dir string, err error) 
 	return digest, dir, nil
 }
 
-// image returns the image of one layer that contains content.
+// image returns an image with one layer, whose file /image contains the text content.
 func (d *Driver) image(ref, content string, conf caisson.ImageConfig, binds []caisson.Bind) (*caisson.Image, error) {
 	digest, dir, err := d.layer(map[string]string{
 		"etc/passwd": "root:x:0:0:root:/root:/bin/sh\nagent:x:1234:1234::/home/agent:/bin/sh\n",
