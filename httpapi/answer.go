@@ -42,7 +42,7 @@ func templateAnswer(t *caisson.Template) *caisson.Template {
 	return &out
 }
 
-// policyAnswer returns p, with an empty list of rules such that it is [] in JSON, not null.
+// policyAnswer returns p. If p has no rules, the result has a list of rules that is [] in JSON, not null.
 func policyAnswer(p *caisson.Policy) *caisson.Policy {
 	if p.Rules == nil {
 		return &caisson.Policy{Rules: []caisson.Rule{}}

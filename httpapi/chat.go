@@ -18,7 +18,7 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
-// defaultAgent is the id of the agent for chat requests without one, unless the configuration sets another.
+// defaultAgent is the id of the agent for chat requests that name no agent, unless the configuration sets another id.
 const defaultAgent = "caisson"
 
 // earlyFailureWait is how long the response to a chat request waits for the agent to start. The failure of a run in this time
@@ -29,7 +29,7 @@ const earlyFailureWait = 500 * time.Millisecond
 type chatRoutes struct {
 	agents   caisson.Agents
 	runs     caisson.Runs
-	fallback string // id of the agent for chat requests without one
+	fallback string // id of the agent for chat requests that name no agent
 }
 
 // chatDescription is the description of chat requests in the OpenAPI document.
@@ -188,7 +188,7 @@ func hasStarted(e caisson.RunEvent) bool {
 type chatEncoder interface {
 	setHeader(h http.Header)                       // adds the format's headers to the response
 	encode(s *sseWriter, e caisson.RunEvent) error // writes one event
-	end(s *sseWriter) error                        // writes the end of the stream that the format requires after the last event
+	end(s *sseWriter) error                        // writes what the format requires after the last event
 }
 
 // encoderFor returns the encoder for the stream format that the request selects: with name, the value of the query parameter

@@ -26,7 +26,7 @@ type chatRequest struct {
 	history  []caisson.Message // the messages before the prompt, oldest first
 	model    string            // alias of a model; "" for the default model of the agent
 	agent    string            // id of the agent; "" for the default agent
-	stateKey string            // key of the conversation; "" if the client sent none
+	stateKey string            // key of the conversation; parseChat sets "" if the body has none
 }
 
 // chatErrors contains all errors that were found in a chat request.
@@ -43,7 +43,7 @@ func (e chatErrors) Unwrap() error {
 }
 
 // chatParser collects the errors that are found while a chat request is parsed, at most 20 of them.
-type chatParser struct{ errs chatErrors } // the errors so far
+type chatParser struct{ errs chatErrors } // the errors found so far
 
 // addError adds an error in the field at path, "" for the whole body.
 func (c *chatParser) addError(path, format string, args ...any) {

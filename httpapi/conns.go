@@ -25,7 +25,7 @@ var defaultConnLimits = connLimits{unauthenticated: 128, authenticated: 384, aut
 
 // Limit returns a listener that limits the connections of l. A connection is unauthenticated until a valid token has arrived on
 // it (which the handler of [API.Remote] reports, for servers from [Server]), and is closed if that takes longer than ten seconds,
-// even while a request is in progress. Unauthenticated connections can be a quarter of all connections. When there are more,
+// even while a request is in progress. At most a quarter of all connections can be unauthenticated. When there are more,
 // Limit closes the oldest unauthenticated connection of the source that has the most of them, so that a new connection never
 // waits, and sources with many connections lose connections before sources with few. A source is an IPv4 address or a /64 of
 // IPv6.
@@ -185,8 +185,8 @@ func (c *conn) Close() error {
 	return err
 }
 
-// CloseWrite allows the server to end a response before the client has sent its whole request; if the connection were closed at
-// once, the response could be lost.
+// CloseWrite closes c for writing only. The server calls it when a response ends before the client has sent its whole request:
+// if both directions were closed at once, the response could be lost.
 func (c *conn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
@@ -194,7 +194,7 @@ func (c *conn) CloseWrite() error {
 	return nil
 }
 
-// limitedConn returns the *conn that c is, or that c is TLS over; nil if c does not come from a listener of this package.
+// limitedConn returns c as a *conn or, if c is a TLS connection, the *conn below it; nil if c is not from a [listener].
 func limitedConn(c net.Conn) *conn {
 	if over, ok := c.(interface{ NetConn() net.Conn }); ok {
 		c = over.NetConn()

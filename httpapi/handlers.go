@@ -31,8 +31,8 @@ func removeByRef[P refParam](do func(context.Context, string) error) func(contex
 // An idParam is the id of an object in a path. Its method returns NotFound for text that is not an id of this kind of object.
 type idParam interface{ id() (caisson.ID, error) }
 
-// parseIDParam returns value as an id with this prefix, as the method of an idParam must. what is the word for an object with
-// such an id in the error message.
+// parseIDParam returns value as an id with this prefix, or NotFound if value is no such id. what is the word for the object in
+// the error message.
 func parseIDParam(prefix, what, value string) (caisson.ID, error) {
 	id, err := caisson.ParseID(prefix, value)
 	if err != nil {
@@ -86,8 +86,8 @@ func registerDownloadRoute[I any](rt *router, o huma.Operation, contentType, des
 	})
 }
 
-// registerProgressRoute registers a route whose work takes long. The response is that of [serveProgress]; result is the name of
-// T's schema.
+// registerProgressRoute registers a route whose work takes long. The response is a stream of events: progress, then the result or
+// an error. result is the name of T's schema.
 func registerProgressRoute[I, T any](rt *router, o huma.Operation, result string, fn func(context.Context, *I, func(caisson.Progress)) (T, error)) {
 	o = withEventStream(o, "Events named progress (Progress), then one named result ("+result+") or error (Problem)")
 	registerStreamRoute(rt, o, func(w http.ResponseWriter, r *http.Request, in *I) error {

@@ -28,7 +28,7 @@ import (
 // Config contains the dependencies of an API. All fields but DefaultAgent are required.
 type Config struct {
 	caisson.API
-	// DefaultAgent is the id of the agent for chat requests without one; "" means "caisson".
+	// DefaultAgent is the id of the agent for chat requests that name no agent; "" means "caisson".
 	DefaultAgent string
 	// Answers stores the answers to requests with an Idempotency-Key.
 	Answers caisson.AnswerStore
@@ -118,8 +118,8 @@ const (
 )
 
 // Server returns a server for h that limits the resources of a client: the time and size of headers, and the time of idle
-// connections. This package sets the deadlines of bodies, and connections of a listener of [Limit] have one for their first
-// token. Only HTTP/1.1 is enabled, because upgrades need it.
+// connections. The handlers of an [API] limit the time of bodies, and listeners from [Limit] the time until a valid token
+// arrives. Only HTTP/1.1 is enabled, because upgrades need it.
 func Server(h http.Handler, log *slog.Logger) *http.Server {
 	s := &http.Server{
 		Handler:           h,

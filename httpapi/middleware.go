@@ -18,15 +18,15 @@ import (
 // bodyTimeout is how long a client may take to send a whole body, unless the handler reads it with [upload].
 const bodyTimeout = 30 * time.Second
 
-// drainTimeout is how long the rest of an upload is read and discarded after the request has failed; see drain.
+// drainTimeout is how long the rest of an upload is read and discarded after an error, so that the client gets the response.
 const drainTimeout = 30 * time.Second
 
 // uploadTimeout is how long the client may take to send the next data of an upload. It is long because a person or a slow
 // program may produce the data.
 const uploadTimeout = 10 * time.Minute
 
-// middleware returns the handler of all requests of a listener. Before the routes, it does what all requests have in common.
-// Access is denied by default: authenticate runs before any route; only /healthz needs no authentication.
+// middleware returns the handler of all requests of a listener. Before it calls a route, it limits the time for the body, refuses
+// requests of other web sites and authenticates the caller. Only /healthz needs no authentication.
 func (a *API) middleware(authenticate func(*http.Request) (caisson.Caller, *caisson.Token, error)) http.Handler {
 	return http.HandlerFunc(func(raw http.ResponseWriter, r *http.Request) {
 		w := &responseTracker{ResponseWriter: raw}
@@ -79,7 +79,7 @@ func (a *API) middleware(authenticate func(*http.Request) (caisson.Caller, *cais
 func (rt *router) serve(w *responseTracker, r *http.Request) {
 	escaped := r.URL.EscapedPath()
 	if _, pattern := rt.mux.Handler(r); pattern == "" || path.Clean(escaped) != escaped || r.Method == http.MethodHead {
-		below := "" // hint for a path outside of the API's prefix
+		below := "" // end of the error message if the path is not below the API's prefix
 		if !strings.HasPrefix(r.URL.Path, protocol.Prefix) {
 			below = "; all requests are below " + protocol.Prefix
 		}

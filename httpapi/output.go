@@ -35,7 +35,7 @@ type pumpBuffers [2][protocol.MaxData]byte
 // readers.
 func pump(r io.Reader, exited <-chan struct{}, readers *sync.WaitGroup, sink func([]byte) error) error {
 	chunks, quit := make(chan []byte), make(chan struct{})
-	var readErr error                       // valid when chunks is closed
+	var readErr error                       // error of r other than io.EOF; valid once chunks is closed
 	bufs := bufferPool.Get().(*pumpBuffers) // used alternately: r is read into one buffer while the other one is being sent
 	readers.Go(func() {
 		defer close(chunks)

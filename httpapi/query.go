@@ -17,7 +17,7 @@ func (p RefParam) ref() string { return p.Ref }
 
 // A pageParams selects a page of a list: FilterParams or PageParams.
 type pageParams interface {
-	filter(prefix string) (caisson.Filter, error) // returns the page as a filter; prefix is that of the objects' ids
+	filter(prefix string) (caisson.Filter, error) // returns the page as a filter; prefix is the prefix of the ids of the objects
 }
 
 // FilterParams select a page of a list of sandboxes, or of other objects with states.
@@ -26,7 +26,7 @@ type FilterParams struct {
 	PageParams
 }
 
-// filter returns p as a filter; see pageParams.
+// filter returns p as a filter. prefix is the prefix of the ids of the listed objects.
 func (p FilterParams) filter(prefix string) (caisson.Filter, error) {
 	f, err := p.PageParams.filter(prefix)
 	f.States = p.State
@@ -41,7 +41,7 @@ type PageParams struct {
 	Limit int      `query:"limit" minimum:"0" maximum:"1000" doc:"Size of the page; 0 means 100"`
 }
 
-// filter returns p as a filter; see pageParams.
+// filter returns p as a filter. prefix is the prefix of the ids of the listed objects.
 func (p PageParams) filter(prefix string) (caisson.Filter, error) {
 	f := caisson.Filter{Name: p.Name, Limit: p.Limit}
 	for _, l := range p.Label {

@@ -69,7 +69,7 @@ func (h repoRoutes) add(ctx context.Context, in *struct {
 	return once(ctx, h.idempotency, in.Key, "add-repo", r, func() (*caisson.Repo, error) { return h.core.AddRepo(ctx, r) })
 }
 
-// sandboxRepoInput is a request to grant a sandbox access to a repository, or to deliver its commits.
+// sandboxRepoInput is a request to grant a sandbox access to a repository, or to deliver the sandbox's commits.
 type sandboxRepoInput struct {
 	RefParam
 	KeyParam

@@ -262,7 +262,7 @@ func writeProblem(w http.ResponseWriter, status int, p any) {
 		panic(err) // cannot happen: p has only strings and numbers
 	}
 	w.Header().Set("Content-Type", protocol.ProblemType)
-	w.Header().Set("Content-Length", strconv.Itoa(len(b)+1)) // the client can read the whole response while it is still sending
+	w.Header().Set("Content-Length", strconv.Itoa(len(b)+1)) // a client that is still sending can find the response's end
 	w.WriteHeader(status)
 	w.Write(append(b, '\n'))
 }
@@ -270,7 +270,7 @@ func writeProblem(w http.ResponseWriter, status int, p any) {
 // schemaName returns the name of the schema of a type in the OpenAPI document.
 func schemaName(t reflect.Type, hint string) string {
 	if t == reflect.TypeFor[protocol.Message]() {
-		return "ExecMessage" // the schema Message is that of caisson.Message
+		return "ExecMessage" // caisson.Message has the schema with the name Message
 	}
 	return huma.DefaultSchemaNamer(t, hint)
 }
@@ -283,8 +283,8 @@ func registerDomainSchemas(registry huma.Registry) {
 	registry.RegisterTypeAlias(reflect.TypeFor[caisson.State](), reflect.TypeFor[stateSchema]())
 	registry.RegisterTypeAlias(reflect.TypeFor[caisson.RunState](), reflect.TypeFor[runStateSchema]())
 	registry.RegisterTypeAlias(reflect.TypeFor[caisson.PortRange](), reflect.TypeFor[portRangeSchema]())
-	// Huma leaves fields of function type out of schemas. Here, the types below become function types in schemas, because
-	// responses never contain fields with them.
+	// Responses never contain the types below. They are registered as function types, because Huma leaves fields of function
+	// type out of schemas.
 	registry.RegisterTypeAlias(reflect.TypeFor[caisson.Rootfs](), reflect.TypeFor[func()]())
 	registry.RegisterTypeAlias(reflect.TypeFor[caisson.Plan](), reflect.TypeFor[func()]())
 	registry.RegisterTypeAlias(reflect.TypeFor[caisson.Times](), reflect.TypeFor[func()]())

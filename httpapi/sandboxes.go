@@ -58,7 +58,7 @@ func (h sandboxRoutes) create(ctx context.Context, in *struct {
 		return nil, err
 	}
 	wanted := len(req.Mounts)
-	shown := req.Workspace != nil && req.Workspace.Kind != caisson.WorkspaceVolume // the workspace is a host directory
+	shown := req.Workspace != nil && req.Workspace.Kind != caisson.WorkspaceVolume // a workspace of a host directory is requested
 	if shown {
 		wanted++
 	} else if req.Workspace != nil {

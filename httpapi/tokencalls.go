@@ -11,7 +11,7 @@ import (
 // tokenCalls contains the requests over TCP that are being served, by token. It is safe for concurrent use.
 type tokenCalls struct {
 	mu    sync.Mutex
-	next  int                                            // number of the last request
+	next  int                                            // number of the newest request; the one after it gets next + 1
 	calls map[caisson.ID]map[int]context.CancelCauseFunc // functions that cancel the requests, by token and number
 	// removed contains the tokens that were removed since the daemon has started, because a token may be removed between the time
 	// when it is looked up and the call of begin.

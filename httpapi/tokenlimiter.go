@@ -49,7 +49,7 @@ func newTokenLimiter() *tokenLimiter {
 	return &tokenLimiter{now: time.Now, sources: lru.New[netip.Prefix, *failureBucket](maxSources), confirmed: lru.New[tokenSource, struct{}](maxConfirmed)}
 }
 
-// allow returns nil if a token may be looked up, otherwise Exhausted. counted reports that the token counts as a failure until
+// allow returns nil if a token may be looked up, otherwise Exhausted. counted reports whether the token counts as a failure until
 // [tokenLimiter.record] is called with counted, so that lookups in progress cannot exceed the limit.
 func (g *tokenLimiter) allow(source netip.Prefix, hash [32]byte) (counted bool, err error) {
 	g.mu.Lock()

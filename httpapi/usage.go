@@ -63,8 +63,8 @@ func withTableResponse[T any](rt *router, o huma.Operation) huma.Operation {
 	return o
 }
 
-// writeTable writes a page in the given format, json or csv, for which csv is the encoder. For CSV, the field next of the page
-// becomes a header.
+// writeTable writes a page in the given format, "json" or "csv". The function csv encodes the page as CSV; in this format, the
+// field next of the page becomes a header.
 func writeTable[T any](w http.ResponseWriter, format string, p protocol.Page[T], csv func(io.Writer, []T) error) error {
 	if format != "csv" {
 		return writeJSON(w, http.StatusOK, p)

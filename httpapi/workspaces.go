@@ -115,8 +115,8 @@ func (h workspaceRoutes) diff(ctx context.Context, in *struct {
 	return d, nil
 }
 
-// takeDirectory takes the single descriptor of a request from the table. The descriptor is the proof that the caller can open the
-// directory, without which the directory must not be changed.
+// takeDirectory takes the single descriptor of a request from the table. The descriptor proves that the caller can open the
+// directory; without this proof, the directory must not be changed.
 func (h workspaceRoutes) takeDirectory(ctx context.Context, ids []string) (caisson.Handle, error) {
 	caller, err := caisson.CallerOf(ctx)
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// makeReview makes a review of the changes of a workspace. It returns the id of the review and, by path, the selections that
-// apply each change.
+// makeReview makes a review of the changes of a workspace. It returns the id of the review and a map from the path of each change
+// to the selection with which a sync applies the change.
 func makeReview(t *testing.T, ctx context.Context, c Cores, ref string) (caisson.ID, map[string]caisson.Selection) {
 	t.Helper()
 	d := must(c.Workspaces.Diff(ctx, ref, caisson.DiffRequest{Patch: true, Freeze: true}))(t)
@@ -154,7 +154,7 @@ func testConflicts(t *testing.T, ctx context.Context, c Cores) {
 	writeFiles(t, ctx, c, sb, map[string]string{
 		"merges": strings.Replace(lines(20), "xx\n", "sandbox\n", 1), "clashes": "sandbox\n", "same": "both\n", "late": "sandbox\n",
 	})
-	must(c.Workspaces.Diff(ctx, ref, caisson.DiffRequest{}))(t) // the base, which later merges need, is stored before a review
+	must(c.Workspaces.Diff(ctx, ref, caisson.DiffRequest{}))(t) // returns after the base for merges has been saved
 	edit := func(name, content string) {
 		t.Helper()
 		succeeds(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644))

@@ -82,7 +82,7 @@ func testVolumePages(t *testing.T, ctx context.Context, c Cores) {
 // one sandbox.
 func testVolumeAttach(t *testing.T, ctx context.Context, c Cores) {
 	sb := createWithVolume(t, ctx, c, "data", "/srv/data")
-	list, _, err := c.Volumes.ListVolumes(ctx, caisson.Filter{Name: "data"}) // unlike GetVolume, does not count files
+	list, _, err := c.Volumes.ListVolumes(ctx, caisson.Filter{Name: "data"}) // unlike GetVolume, ListVolumes does not count files
 	if err != nil || len(list) != 1 {
 		t.Fatal(list, err)
 	}

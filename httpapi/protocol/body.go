@@ -22,7 +22,7 @@ type PoolSize struct {
 	Size int `json:"size" minimum:"0" maximum:"64" doc:"How many forks of its warm snapshot are kept ready"`
 }
 
-// PolicyTest is the body of a test of a policy.
+// PolicyTest is the body of a request to test to which targets a policy allows connections.
 type PolicyTest struct {
 	Policy  caisson.Policy `json:"policy"`
 	Targets []string       `json:"targets" nullable:"false" minItems:"1" maxItems:"100" doc:"HOST, HOST:PORT or ADDRESS:PORT, with /udp at the end for udp"`
@@ -46,7 +46,7 @@ const (
 	MaxOutput     = 16 << 20 // maximum value of ProcessRequest.MaxOutput
 )
 
-// ProcessRequest is the body of a non-interactive exec.
+// ProcessRequest is the body of a request to start a process without an interactive session.
 type ProcessRequest struct {
 	caisson.ExecRequest
 	Input     []byte `json:"input,omitempty" doc:"Standard input"`

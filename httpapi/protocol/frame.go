@@ -30,7 +30,7 @@ const (
 // Sizes in bytes of an exec session.
 const (
 	WindowSize = 256 << 10  // maximum amount of data in flight on one channel
-	MaxData    = 32<<10 - 1 // maximum size of sent data; with the channel it is 32 KiB, which every WebSocket library accepts
+	MaxData    = 32<<10 - 1 // maximum size of data in a sent frame, which then has 32 KiB; every WebSocket library accepts that
 	MaxFrame   = 1 + 64<<10 // maximum size of a frame that is accepted, including its channel
 )
 
@@ -52,7 +52,7 @@ type Message struct {
 	Cols    uint16              `json:"cols,omitempty"`
 	Signal  int                 `json:"signal,omitempty"`
 	Channel Channel             `json:"channel,omitempty"`
-	Bytes   int                 `json:"bytes,omitempty"` // number of bytes that the receiver has room for
+	Bytes   int                 `json:"bytes,omitempty"` // number of further bytes that the peer may send
 	PID     int                 `json:"pid,omitempty"`
 	Exit    *caisson.ExitStatus `json:"exit,omitempty"`
 	Problem *Problem            `json:"problem,omitempty"`

@@ -9,7 +9,7 @@ import (
 // CSVType is the content type of tables as CSV.
 const CSVType = "text/csv; charset=utf-8"
 
-// NextHeader is the header of CSV responses with the value of the query parameter after for the next page.
+// NextHeader is the header of CSV responses that contains the value for the query parameter "after" that selects the next page.
 const NextHeader = "X-Caisson-Next"
 
 // BudgetRequest is the body of a request that sets a budget.
