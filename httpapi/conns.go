@@ -66,7 +66,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// excessConn returns the unauthenticated connection to close, or nil if there are not too many of them. The caller must hold mu.
+// excessConn returns the unauthenticated connection to close, nil if their number is within the limit. The caller must hold mu.
 func (l *listener) excessConn() *conn {
 	if l.unauthenticated.Len() <= l.limits.unauthenticated {
 		return nil
