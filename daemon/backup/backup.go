@@ -1,9 +1,9 @@
 // Package backup writes the state of a data directory as one archive, and restores such an archive as a new data directory.
 //
-// An archive is a tar archive, compressed with zstd. Its first entry, [headerName], contains the format and the origin. Then
-// follow the files: those of the data directory are below "data", the configuration is below "host", and each directory precedes
-// its entries. The last entry, [manifestName], contains the number of entries and a checksum of all of them, with which [Verify]
-// and [Restore] detect incomplete archives.
+// An archive is a tar archive, compressed with zstd. Its first entry, [headerName], contains the versions of the
+// format, of Caisson and of the store. Then follow the files: those of the data directory are below "data", the configuration is
+// below "host", and each directory precedes its entries. The last entry, [manifestName], contains the number of these files and
+// directories, and a checksum, with which [Verify] and [Restore] detect incomplete archives.
 //
 // The table [parts] lists the files and directories of an archive, for both [Write] and [Restore]. Restore refuses all other
 // entries. The checksum does not authenticate: a restored daemon trusts the contents of an archive as it trusts those of its data
@@ -34,7 +34,7 @@ const (
 	hostDir      = "host"                // directory in an archive with the configuration
 	// StoreName is the name of the store's file in the data directory.
 	StoreName = "caisson.db"
-	// ConfigName and AgentsName are the names of the configuration file and of the directory of agents, in [RestoredDir].
+	// ConfigName is the name of the configuration file in [RestoredDir], and AgentsName that of the directory with agents.
 	ConfigName = "config.yaml"
 	AgentsName = "agents"
 	// RestoredDir is the directory in a restored data directory that has the configuration.
@@ -55,7 +55,7 @@ type part struct {
 	// tree is true for a directory, which is archived recursively. skip reports which entries of the directory are left out;
 	// its argument contains the elements of the entry's path below the part. If skip is nil, no entry is left out.
 	tree    bool
-	skip    func(elements []string) bool // which entries are left out; see tree
+	skip    func(elements []string) bool // whether an entry is left out
 	foreign bool                         // whether files in the part may belong to other users than root
 	// links reports which entries may be symlinks, with the same argument as skip. If links is nil, none may.
 	links func(elements []string) bool
@@ -74,7 +74,7 @@ var parts = []part{
 	{path: dataDir + "/removals", tree: true},
 	{path: dataDir + "/runs", tree: true},
 	// "saved" contains the originals of files that a sync has replaced. Changes of sandboxes that have not been applied are
-	// excluded; see docs/operate.md. elements are the id of the workspace and the names below it.
+	// excluded; see docs/operate.md. elements are the id of the workspace and the path below its directory.
 	{path: dataDir + "/workspaces", tree: true, foreign: true, skip: func(elements []string) bool {
 		if len(elements) < 2 {
 			return false
@@ -82,13 +82,13 @@ var parts = []part{
 		switch elements[1] {
 		case "layers", "mask", "copy":
 			return true
-		case "frozen": // the directory is written without the reviews in it
+		case "frozen": // the directory itself is written, but not the frozen copies in it
 			return len(elements) > 2
 		}
 		return false
 	}, links: func(elements []string) bool { return len(elements) >= 4 && elements[1] == "saved" }},
-	// elements are the account, the repository and the names below it. Mirrors can be fetched again; "new" contains incomplete
-	// clones.
+	// elements are the account, the repository and the path below its directory. "mirror" is left out because mirrors can be
+	// fetched again, and "new" because it contains incomplete clones.
 	{path: dataDir + "/relay", tree: true, foreign: true, skip: func(elements []string) bool {
 		return len(elements) == 3 && (elements[2] == "mirror" || elements[2] == "new")
 	}},
@@ -122,11 +122,11 @@ type Header struct {
 	CredentialKey bool `json:"credentialKey"`
 }
 
-// Manifest is the last entry of an archive. SHA256 covers the header, and the metadata and contents of all other entries.
+// Manifest is the last entry of an archive. It does not count itself and the header, but SHA256 covers the header.
 type Manifest struct {
-	Entries int64  `json:"entries"` // number of entries
+	Entries int64  `json:"entries"` // number of files, directories and symlinks
 	Bytes   int64  `json:"bytes"`   // total size of the files in bytes
-	SHA256  string `json:"sha256"`  // hash of the entries, in hexadecimal
+	SHA256  string `json:"sha256"`  // hash of the metadata and contents of these, and of the header, in hexadecimal
 }
 
 // An entry is a file, directory or symlink in an archive.
@@ -182,7 +182,7 @@ func (t *tally) begin(e *entry) {
 	fmt.Fprintf(t.hash, "%q %d %d %d %d %q\n", e.name, e.mode, e.uid, e.gid, e.size, e.target)
 }
 
-// end adds the header h and returns the manifest. The caller must not use t any more.
+// end adds the header h to the hash and returns the manifest. The caller must not use t any more.
 func (t *tally) end(h *Header) (Manifest, error) {
 	head, err := json.Marshal(h)
 	t.hash.Write(head)

@@ -69,12 +69,12 @@ type reader struct {
 	tar   *tar.Reader
 	put   sink            // function that is called for each entry
 	tally *tally          // count and hash of the entries so far
-	dirs  map[string]bool // names of the directories that were read so far
+	dirs  map[string]bool // dataDir, hostDir, and the names of the directories that were read so far
 	seen  map[string]bool // names of all entries that were read so far
 	names int             // total length of the names in seen, in bytes
 }
 
-// read reads the archive to its end; see the function read.
+// read reads and checks the header, all entries and the manifest, and calls r.put for each entry.
 func (r *reader) read() (*Header, *Manifest, error) {
 	var head Header
 	if err := r.readHeader(&head); err != nil {
@@ -122,7 +122,7 @@ func (r *reader) readHeader(head *Header) error {
 }
 
 // readManifest reads the manifest from the entry h and compares it with the tally of all entries before h. Returns an Invalid
-// error if they differ.
+// error if they differ, the archive has no store, or an entry follows h.
 func (r *reader) readManifest(head *Header, h *tar.Header) (*Manifest, error) {
 	var end Manifest
 	if _, err := r.readJSON(h, &end, true); err != nil {

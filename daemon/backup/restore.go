@@ -124,7 +124,7 @@ type unpacker struct {
 	root   *os.Root // directory in which the entries are created
 	room   int64    // disk space in bytes that was free at the beginning, minus the size of the files created so far
 	owners bool     // whether the owners of entries are set, which only root can do
-	dirs   []*entry // created directories, for setModes
+	dirs   []*entry // created directories, whose owners and modes are not set yet
 }
 
 // put implements [sink]: it creates an entry. [reader.readEntry] has checked that the parent of the entry is a directory of the

@@ -21,11 +21,11 @@ import (
 
 // A Source contains the inputs of an archive.
 type Source struct {
-	Header Header   // [Write] sets Format, CreatedAt and CredentialKey
+	Header Header   // header of the archive; [Write] sets Format, CreatedAt and CredentialKey
 	Data   *os.Root // the data directory
 	Store  *os.File // a consistent copy of the store
 	Config string   // path of the configuration file; "" for none
-	Agents string   // path of the directory of agents; "" for none
+	Agents string   // path of the directory with the administrator's files of agents; "" for none
 }
 
 // Write writes an archive to w. The daemon may use the data directory in the meantime: files that it adds during the call may be
@@ -130,7 +130,7 @@ func (w *writer) addHostFile(file, as string) error {
 }
 
 // add writes the file, directory or symlink called name in root to the archive, under the name as. A directory is written
-// recursively. Files that do not belong to an archive, see [parts], are left out.
+// recursively. Files that are in none of the [parts] of an archive are left out.
 func (w *writer) add(root *os.Root, name, as string) error {
 	if err := w.ctx.Err(); err != nil {
 		return context.Cause(w.ctx)

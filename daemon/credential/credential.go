@@ -24,7 +24,7 @@ type Config struct {
 	Now   func() time.Time        // returns the current time; nil means time.Now
 	Log   *slog.Logger            // nil means that nothing is logged
 	// Check, unless nil, is called before a value is stored. It returns an Invalid error if the value does not suit the
-	// credential.
+	// use of the credential, such as a key that is too short.
 	Check func(account, name string, value caisson.Secret) error
 	// Changed, unless nil, is called after a credential was set, rotated or removed, before that operation returns.
 	Changed func(ctx context.Context, account, name string)

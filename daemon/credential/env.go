@@ -78,7 +78,7 @@ var interpolation = regexp.MustCompile(`(^|[^\\])(\\\\)*\$[A-Za-z_{(]`)
 // interpolationMessage is the error message for a value that matches interpolation.
 const interpolationMessage = "has a $ that some parsers would expand; put the value in single quotes"
 
-// next parses one assignment, or one line that is empty or a comment; then the name of the result is "".
+// next parses one assignment, or one line. If the line is empty or a comment, the name of the result is "".
 func (p *envParser) next() (Variable, error) {
 	v := Variable{Line: p.line}
 	if first := strings.TrimLeft(p.rest, " \t"); first == "" || first[0] == '\n' || first[0] == '#' {

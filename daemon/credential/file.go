@@ -42,7 +42,7 @@ func LoadKeyFile(path string) (key caisson.Secret, made bool, err error) {
 	return caisson.NewSecret(string(b)), made, nil
 }
 
-// readPrivate returns the content of a file that no other user can read, and [fs.ErrNotExist] if it does not exist.
+// readPrivate returns the content of a key file. Returns [fs.ErrNotExist] if there is none, and Conflict if others may read it.
 func readPrivate(path string) (caisson.Secret, error) {
 	var none caisson.Secret
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)

@@ -16,11 +16,11 @@ import (
 // KeyVariable is the environment variable from which [TakeKey] reads the key.
 const KeyVariable = "CAISSON_CREDENTIAL_KEY"
 
-// KeySource is the source of the key that encrypts values: an age identity, AGE-SECRET-KEY-1…. Exactly one field must be set.
+// KeySource is the source of the key that encrypts credentials: an age identity, AGE-SECRET-KEY-…. Exactly one field must be set.
 type KeySource struct {
 	// File is a key file in the format of age-keygen. It is created when the first credential is set.
 	File string
-	// Value is the key itself; see [TakeKey].
+	// Value is the key itself, such as the one that [TakeKey] returns.
 	Value caisson.Secret
 	// Command is a program with its arguments that prints the key, such as the client of a key management service. It is started
 	// without a shell, with only PATH, HOME and LANG in its environment, and killed after 10 seconds.

@@ -18,7 +18,7 @@ const sealVersion = 1
 const maxPlain = MaxValue + 1024
 
 // seal encrypts a value together with its account and name. If the encrypted text did not contain account and name, a program
-// with write access to the store could assign a row to another account, because age authenticates only the encrypted text.
+// with write access to the store could give a credential to another account: age authenticates only the encrypted text.
 func seal(id *age.X25519Identity, account, name string, value caisson.Secret) ([]byte, error) {
 	plain := []byte{sealVersion}
 	plain = appendPart(plain, account)

@@ -107,8 +107,8 @@ func Backup(ctx context.Context, cfg Config, w io.Writer) (err error) {
 	return errors.Join(backup.Write(ctx, w, source), source.Store.Close())
 }
 
-// Restore creates the data directory dir from the backup that it reads from r, and checks the restored store; see
-// [backup.Restore].
+// Restore creates the data directory dir from the backup that it reads from r. dir must be empty or not exist. Returns
+// Conflict if the restored store is damaged or too new for this build, and Invalid if its schema is not the one in the header.
 func Restore(ctx context.Context, r io.Reader, dir string) (*backup.Header, *backup.Manifest, error) {
 	return backup.Restore(ctx, r, dir, func(ctx context.Context, dir string, h *backup.Header) error {
 		schema, err := sqlite.Check(ctx, filepath.Join(dir, backup.StoreName))

@@ -192,8 +192,8 @@ func (e *Engine) Examine(ctx context.Context) ([]caisson.Check, error) {
 	return hostcheck.Run(ctx, hostcheck.Config{DataDir: e.cfg.Data.Dir, Probe: Probe{Dir: e.cfg.Data.Dir}}), nil
 }
 
-// Idle reports whether the daemon may exit. It may if no sandbox is live, in a transient state or has a deadline, no run is
-// queued or running, and the daemon has no listener for other machines, for routes or for SSH.
+// Idle reports whether the daemon may exit. It may if no sandbox has processes, changes its state or is to be changed at a
+// certain time, no run is queued or running, and the daemon has no listener for other machines, for routes or for SSH.
 func (e *Engine) Idle(ctx context.Context) (bool, error) {
 	if e.gateway.listener != nil || e.gateway.ingress != nil || e.access.ssh.Listening() || e.runs.Live() {
 		return false, nil

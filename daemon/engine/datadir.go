@@ -26,7 +26,7 @@ import (
 // dataDir is the locked data directory of an engine, and the store in it. No other daemon can use the directory until Close.
 type dataDir struct {
 	path     string     // absolute path of the directory
-	instance caisson.ID // id of the directory; see instanceID
+	instance caisson.ID // id of the directory, which is part of the names of all objects on the host
 	// unchecked is true if the directory is a copy, or was restored from a backup, and the entries in the store whose files are
 	// missing have not been removed since.
 	unchecked bool
@@ -35,8 +35,8 @@ type dataDir struct {
 	unlock    func() error // releases the lock of the directory
 }
 
-// DataDirError converts err, for which the data directory dir cannot be used, to an error with a message for users. If err is a
-// [fs.PathError], the result is of kind Exhausted if the disk is full, and else Invalid. Other errors are returned unchanged.
+// DataDirError converts err, due to which the data directory dir cannot be used, to an error with a message for users. If err is
+// a [fs.PathError], the result is of kind Exhausted if the disk is full, and else Invalid. Other errors are returned unchanged.
 func DataDirError(dir string, err error) error {
 	const fix = "make it writable, or choose another one with --data or CAISSON_DATA"
 	path, ofPath := errors.AsType[*fs.PathError](err)
@@ -50,7 +50,7 @@ func DataDirError(dir string, err error) error {
 	}
 }
 
-// openDataDir creates the directory if it does not exist, locks it and opens its store. It makes cfg.Data.Dir absolute.
+// openDataDir creates the data directory if it does not exist, locks it and opens its store. It makes cfg.Data.Dir absolute.
 func openDataDir(ctx context.Context, cfg *Config) (_ *dataDir, err error) {
 	if cfg.Data.Dir, err = filepath.Abs(cfg.Data.Dir); err != nil {
 		return nil, err
@@ -168,8 +168,8 @@ func holder(f *os.File) int {
 // instanceID returns the id of the data directory, which is part of the names of all objects on the host. A copy of a data
 // directory gets an id of its own, so that it does not take over the sandboxes that run under the original. The file "place"
 // records the path and the inode of the directory at its last start: a directory is a copy if both have changed since. A
-// directory that was restored from a backup has a store and no id. unchecked reports whether the file uncheckedFile exists, which
-// instanceID creates in such a directory.
+// directory that was restored from a backup has a store and no id. In both kinds of directories instanceID creates the file
+// uncheckedFile. unchecked reports whether this file exists.
 func instanceID(dir string) (id caisson.ID, unchecked bool, err error) {
 	var st unix.Stat_t
 	if err := unix.Stat(dir, &st); err != nil {

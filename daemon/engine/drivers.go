@@ -37,7 +37,7 @@ type Images interface {
 	Layers() ([]image.Layer, error) // lists the unpacked layers
 }
 
-// Wires contains the three interfaces of the driver that manages the wires of sandboxes; see [wire.Manager] and [NewWires].
+// Wires contains the three interfaces of the driver that manages the wires of sandboxes. [wire.Manager] implements all three.
 type Wires struct {
 	caisson.Wires
 	sandboxes.Traffic

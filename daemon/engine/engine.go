@@ -69,7 +69,7 @@ type Settings interface {
 	// State sets the fields Settings, Background and Listen of its argument. Settings includes the keys whose values in the
 	// configuration file differ from those in force.
 	State(*caisson.DaemonStatus)
-	Reload(ctx context.Context) (*caisson.Reloaded, error) // see [caisson.Daemon]
+	Reload(ctx context.Context) (*caisson.Reloaded, error) // reads the configuration again; after an error nothing changes
 }
 
 // DataConfig configures the data directory, the retention of events, and the key that encrypts credentials.
@@ -140,8 +140,8 @@ func NewOn(ctx context.Context, cfg Config, drivers *Drivers) (*Engine, error) {
 	return construct(ctx, cfg, func(*Engine) (*Drivers, error) { return drivers, nil })
 }
 
-// construct constructs an engine. It calls drivers after it has opened the data directory and determined the ids of the instance
-// and of the build.
+// construct constructs an engine. It calls drivers after it has opened the data directory and determined the ids of the
+// directory and of the build.
 func construct(ctx context.Context, cfg Config, drivers func(*Engine) (*Drivers, error)) (_ *Engine, err error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)

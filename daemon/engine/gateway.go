@@ -26,7 +26,7 @@ import (
 // and budgets, the settings of the process, and its listeners.
 type gateway struct {
 	manager  Wires                // manages the wires and the wire process
-	wires    *models.Wires        // attaches wires to sandboxes, and adds what model calls need
+	wires    *models.Wires        // attaches wires to sandboxes, and registers sandboxes at a remote gateway
 	remote   *models.RemoteClient // client of the model gateway of another machine; nil if the local gateway serves the sandboxes
 	book     *ledger.Book         // leases budgets and reads the journals
 	ledger   *ledger.Service      // API of the ledger

@@ -33,6 +33,6 @@ func (d imageDriver) Prune(ctx context.Context, inUse func(dir string) bool) (ca
 	for _, l := range layers {
 		keep[l.Digest] = inUse(l.Path)
 	}
-	// A layer that was created after d.Layers has returned is not in keep, but its creator prevents its removal with a hold.
+	// A layer that was created after d.Layers has returned is not in keep, but its creator protects it with ProtectLayers.
 	return d.Driver.Prune(ctx, func(digest string) bool { return keep[digest] })
 }

@@ -58,7 +58,7 @@ const manifestFile = "manifest.json"
 
 // A manifest describes a set of programs.
 type manifest struct {
-	Protocol int               `json:"protocol"` // version of the messages; see the constant protocol
+	Protocol int               `json:"protocol"` // version of the messages between the daemon and these programs
 	SHA256   map[string]string `json:"sha256"`   // hashes of the files in hexadecimal, by file name
 }
 

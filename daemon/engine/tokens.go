@@ -28,7 +28,7 @@ func (e *Engine) Tokens() *Tokens {
 
 var _ caisson.Tokens = (*Tokens)(nil)
 
-// tokenPrefix makes a leaked token recognisable to scanners.
+// tokenPrefix is the beginning of the secret of every token. With it scanners can recognise a leaked token.
 const tokenPrefix = "caisson_"
 
 // CreateToken implements [caisson.Tokens].

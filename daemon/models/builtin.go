@@ -21,7 +21,7 @@ type Offer struct {
 	Builtin string `yaml:"-" json:"-"`
 }
 
-// IsZero reports whether there is neither a provider nor a model.
+// IsZero reports whether the offer contains neither a provider nor a model.
 func (o Offer) IsZero() bool { return len(o.Providers)+len(o.Models) == 0 }
 
 // Builtin returns the offer of installations whose configuration has neither providers nor models.

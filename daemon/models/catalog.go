@@ -32,7 +32,7 @@ type WireProcess interface {
 	Forget(ctx context.Context, budgets ...string) error
 }
 
-// Prices stores imported price lists; see [caisson.LedgerStore].
+// Prices is the part of the store of the ledger that has the imported price lists.
 type Prices interface {
 	Price(ctx context.Context, provider, model string) (*caisson.ListedPrice, error)
 	Prices(ctx context.Context, match string) ([]caisson.ListedPrice, error)
@@ -53,7 +53,7 @@ type CatalogConfig struct {
 
 // Catalog resolves models to their providers, prices and credentials. It is safe for concurrent use.
 type Catalog struct {
-	CatalogConfig                       // its field Offer is only the initial offer; see Offered
+	CatalogConfig                       // its field Offer is only the initial offer; Offered returns the current one
 	offered       atomic.Pointer[Offer] // current offer; never nil
 }
 
@@ -113,7 +113,7 @@ func (c *Catalog) resolved(ctx context.Context, offer Offer) ([]caisson.GatewayM
 		switch {
 		case g.Free:
 			g.PriceSource = "free"
-		case g.Prices != nil && (offer.Builtin == "" || err != nil): // an imported price list is newer than the built-in prices
+		case g.Prices != nil && (offer.Builtin == "" || err != nil): // imported prices replace only built-in prices
 			g.PriceSource = cmp.Or(offer.Builtin, "config")
 		case err == nil:
 			g.Prices, g.PriceSource = &listed.Prices, listed.Source

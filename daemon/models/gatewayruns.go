@@ -14,7 +14,7 @@ import (
 // Limits of gateway runs, which are runs on other machines that this gateway serves.
 const (
 	maxGatewayRuns      = 10_000               // runs of all accounts that have not ended
-	maxAccountRuns      = 5_000                // unended runs of one account, if its caller has a token; a host cannot have more
+	maxAccountRuns      = 5_000                // unended runs of an account whose caller has a token; a host has fewer sandboxes
 	gatewayRunTTL       = 24 * time.Hour       // time until a run expires if the request sets none
 	maxGatewayRunTTL    = 366 * 24 * time.Hour // maximum time until a run expires
 	maxRunName          = 128                  // bytes in the name of a session, agent or user

@@ -83,7 +83,7 @@ func hostAddrs(host string) ([]netip.Addr, error) {
 // watchInterval is the interval between checks of the host's nameservers.
 const watchInterval = 5 * time.Second
 
-// WatchNameservers refreshes the settings when the nameservers in resolv.conf change, until ctx is done.
+// WatchNameservers refreshes the wire process's settings when the nameservers in resolv.conf change, until ctx is done.
 func (s *Settings) WatchNameservers(ctx context.Context) error {
 	tick := time.NewTicker(watchInterval)
 	defer tick.Stop()

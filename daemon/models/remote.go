@@ -19,10 +19,10 @@ type GatewaySettings struct {
 	// gateway.
 	RemoteURL string `yaml:"remoteURL" json:"remoteURL"`
 	RemoteCA  string `yaml:"remoteCA" json:"remoteCA"` // path of the CAs to trust for RemoteURL
-	// RemoteAPI is the URL of the API of the daemon whose gateway is at RemoteURL; sandboxes are registered there. RemoteToken
-	// is the name of a secret, in the same form as RunTokenKeys, with the token for that API.
+	// RemoteAPI is the URL of the API of the daemon whose gateway is at RemoteURL; sandboxes are registered there.
+	// RemoteToken has the same form as a name in RunTokenKeys.
 	RemoteAPI   string `yaml:"remoteAPI" json:"remoteAPI"`
-	RemoteToken string `yaml:"remoteToken" json:"remoteToken"` // name of a secret; see RemoteAPI
+	RemoteToken string `yaml:"remoteToken" json:"remoteToken"` // name of the secret with the token for RemoteAPI
 	// RunTokenKeys are the names of one or two secrets that contain keys of run tokens, which authenticate gateway runs:
 	// env:VARIABLE, or the name of a credential of the account local. The first key signs run tokens, and all keys verify them.
 	RunTokenKeys []string `yaml:"runTokenKeys" json:"runTokenKeys"`
@@ -57,7 +57,7 @@ func lookupSecret(ctx context.Context, secrets caisson.Secrets, name string) (ca
 // RemoteClient is a client of a gateway on another machine. It is safe for concurrent use. It reconnects with the new token
 // when the token changes.
 type RemoteClient struct {
-	cfg     GatewayConfig   // addresses of the other machine
+	cfg     GatewayConfig   // addresses of the other machine, and the name of the secret with the token for it
 	secrets caisson.Secrets // values of credentials
 	local   listCalls       // lists the calls in the ledger of this machine
 
@@ -71,7 +71,7 @@ func NewRemoteClient(cfg GatewayConfig, secrets caisson.Secrets, local listCalls
 	return &RemoteClient{cfg: cfg, secrets: secrets, local: local}
 }
 
-// Runs returns the API that manages the runs of the gateway.
+// Runs returns the API that manages the gateway runs at the gateway of the other machine.
 func (r *RemoteClient) Runs(ctx context.Context) (caisson.GatewayRuns, error) { return r.get(ctx) }
 
 // Calls returns the calls of a run from the remote ledger, or from the local ledger if the remote ledger has none.

@@ -13,7 +13,7 @@ import (
 
 // Timing of the registrations at a gateway on another machine.
 const (
-	remoteTTL        = 24 * time.Hour   // validity of a registration; also ends the registrations of a lost host
+	remoteTTL        = 24 * time.Hour   // validity of a registration; without renewal, as after the loss of this host, it ends
 	remoteRenewAfter = time.Hour        // age at which a registration is renewed
 	remoteRetry      = 5 * time.Second  // interval at which Run updates registrations
 	remoteTimeout    = 10 * time.Second // timeout of one request
@@ -25,7 +25,7 @@ type RemoteRuns struct {
 	api     func(ctx context.Context) (caisson.GatewayRuns, error) // returns the API of the other machine
 	budget  caisson.Limits                                         // budget of a sandbox that has none of its own
 	log     *slog.Logger
-	changed chan struct{} // makes Run update the registrations; see trigger
+	changed chan struct{} // a value in it makes Run update the registrations soon
 
 	mu   sync.Mutex
 	runs map[caisson.ID]*remoteRun // registrations by sandbox; guarded by mu
@@ -96,7 +96,7 @@ func (r *RemoteRuns) register(ctx context.Context, id caisson.ID, spec caisson.W
 		}
 	}
 	if err != nil {
-		x.desired, x.registeredAt = old, time.Time{} // old is sent again, because the gateway may have received run
+		x.desired, x.registeredAt = old, time.Time{} // old is sent again, because the gateway may have replaced it by run
 		r.trigger()
 	}
 	switch kind := caisson.KindOf(err); {

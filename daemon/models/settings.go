@@ -15,7 +15,7 @@ import (
 type SettingsConfig struct {
 	Catalog         *Catalog       // models and their providers
 	Gateway         GatewayConfig  // model gateways that machines share
-	WarmScript      string         // script of the model for warm snapshots; see CatalogConfig.WarmModel
+	WarmScript      string         // script of the scripted model that is used to make warm snapshots
 	Listen          []string       // addresses of the daemon's listeners, which no sandbox may reach
 	PublicAddresses []netip.Prefix // networks that lead to this machine although none of its interfaces has an address in them
 	Wire            WireProcess    // informs the wire process of changes
@@ -163,7 +163,7 @@ func (s *Settings) addWarmModel(cfg *caisson.GatewayConfig) {
 // CredentialWatcher refreshes the settings of the wire process when a credential that they use changes.
 type CredentialWatcher struct {
 	Providers func() []caisson.Provider // returns the providers of the current offer
-	RunKeys   []string                  // names of secrets with keys of run tokens; see GatewaySettings.RunTokenKeys
+	RunKeys   []string                  // names of secrets with keys of run tokens: credentials, or env:VARIABLE
 	Wire      WireProcess               // informs the wire process of changes
 	Log       *slog.Logger
 }

@@ -142,7 +142,7 @@ func (a *access) create(ctx context.Context, r *caisson.Repo, req caisson.RepoAc
 	if err != nil {
 		return nil, "", err
 	}
-	if err := a.grants.store(g); err != nil { // the store is removed, because a later grant would fail if it existed
+	if err := a.grants.store(g); err != nil { // the new git store is removed, so that a later grant can create one
 		return nil, "", errors.Join(err, os.RemoveAll(a.dirs.path(g.Account, g.Repo, storesDir, string(g.Sandbox))))
 	}
 	a.events.Publish(asAccount(ctx, g.Account), g.Account, "repo.granted", g.Repo, map[string]string{
@@ -161,8 +161,8 @@ func author(r *caisson.Repo) (name, email string) {
 	return cmp.Or(r.AuthorName, "Caisson"), cmp.Or(r.AuthorEmail, "caisson@localhost")
 }
 
-// renew makes g the grant of another run in the same sandbox, and returns it as repoGrant does. Returns Conflict if the request
-// names another base or branch than g, or if the repository is still being cloned.
+// renew makes g the grant of another run in the same sandbox, and returns it in the form of the API. Returns Conflict if the
+// request names another base or branch than g, or if the repository is still being cloned.
 func (a *access) renew(g *grant, req caisson.RepoAccess) (*caisson.RepoGrant, error) {
 	if g.Cloning {
 		return nil, caisson.Errorf(caisson.Conflict, "repository %s is being cloned into sandbox %s; try again in a moment", g.Repo, g.Sandbox)
@@ -239,7 +239,7 @@ func (a *access) resolve(ctx context.Context, r *caisson.Repo, req caisson.RepoA
 	return g, start, nil
 }
 
-// viewKey returns the name of the view that has exactly refs. It is a hash, so that grants of the same refs share one view.
+// viewKey returns the name of the view that has refs and no others. It is a hash, so that grants of the same refs share one view.
 func viewKey(refs []git.Ref) string {
 	h := sha256.New()
 	for _, r := range refs {

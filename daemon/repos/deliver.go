@@ -32,7 +32,7 @@ type planner struct {
 	remotes    *remotes       // connects to remotes and forges
 	inSandbox  *sandboxGit    // commits and pushes changes in sandboxes
 	queue      *queue         // sends deliveries when they are due
-	rules      check.Rules    // rules that commits are checked by; see Config.Rules
+	rules      check.Rules    // rules that the commits to send are checked by
 }
 
 // deliver implements [caisson.Relay.Deliver].
@@ -96,8 +96,8 @@ func (p *planner) deliver(ctx context.Context, h caisson.DeliveryRequest) (*cais
 	return d, nil
 }
 
-// collect makes git in the sandbox commit and push the changes in h.Dir, unless h.Dir is empty. It returns the current grant and
-// the branch to deliver; see latest.
+// collect makes git in the sandbox commit and push the changes in h.Dir, unless h.Dir is empty. It returns the grant
+// with all pushes until now, and the branch to deliver, nil if none was pushed.
 func (p *planner) collect(ctx context.Context, g *grant, h caisson.DeliveryRequest) (*grant, *pushed, error) {
 	g, tip, err := p.latest(ctx, g)
 	if err != nil || h.Dir == "" {
@@ -133,8 +133,8 @@ func (p *planner) latest(ctx context.Context, g *grant) (*grant, *pushed, error)
 	return g, tip, err
 }
 
-// unrecorded returns the grant's branch in the store if it is at a commit that was neither granted nor delivered before, else
-// nil. The record of its push may have been lost when an earlier daemon was killed.
+// unrecorded returns the grant's branch in the store if it is not at the commit that was granted and no delivery has the
+// commit, else nil. The record of its push may have been lost when an earlier daemon was killed.
 func (p *planner) unrecorded(ctx context.Context, g *grant) (*pushed, error) {
 	store, err := p.dirs.open(g.Account, g.Repo, storesDir, string(g.Sandbox))
 	if err != nil {

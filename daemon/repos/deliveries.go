@@ -28,8 +28,8 @@ func (s deliveries) last(ctx context.Context, account, repo string, match func(*
 	return nil, nil
 }
 
-// requestedAt returns when a delivery was created, or when a user last retried it. Settings.Tries and Settings.Keep are measured
-// from that time.
+// requestedAt returns when a delivery was created, or when a user last retried it. From that time on it is retried for
+// Settings.Tries, and its commits are kept for Settings.Keep.
 func requestedAt(d *caisson.Delivery) time.Time {
 	if d.RetriedAt.After(d.CreatedAt) {
 		return d.RetriedAt

@@ -14,12 +14,12 @@ import (
 	"github.com/caisson-dev/caisson/internal/keylock"
 )
 
-// Names in the directory of a repository; see the package comment.
+// Names of the directories in the directory of a repository.
 const (
 	mirrorDir = "mirror"
 	viewsDir  = "views"
 	storesDir = "stores"
-	newDir    = "new" // directory of temporary directories, see fill
+	newDir    = "new" // has temporary directories, which are moved out of it when they are complete
 )
 
 // directories creates, opens and locks the directories that contain all files of repositories.

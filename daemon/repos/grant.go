@@ -24,7 +24,7 @@ type grant struct {
 	Base    string     `json:"base"`              // short name of the branch that work starts from
 	Branch  string     `json:"branch"`            // short name of the branch that the sandbox may push to
 	From    string     `json:"from"`              // commit of the base branch that work started from
-	View    string     `json:"view"`              // name of the view, see viewKey
+	View    string     `json:"view"`              // name of the view: a hash of Refs
 	Refs    []git.Ref  `json:"refs"`              // refs that the sandbox may read
 	// Pushed has the branches that the current run has pushed, the latest last.
 	Pushed []pushed `json:"pushed,omitempty"`
@@ -46,7 +46,7 @@ type grants struct {
 	changes sync.Mutex    // held while a stored grant is changed or removed; taken before mu
 
 	mu   sync.Mutex
-	byID map[caisson.ID]map[string]*grant // by sandbox and repository; guarded by mu. A stored grant is replaced, never modified
+	byID map[caisson.ID]map[string]*grant // by sandbox and repository; guarded by mu. Grants in it are replaced, not modified
 }
 
 // get returns the grant of a repository to a sandbox, nil if there is none. The caller must not modify the grant.

@@ -154,8 +154,8 @@ func (k *keeper) sweep(ctx context.Context, account, repo string) {
 	}
 }
 
-// tidy removes the stores of sandboxes that have been removed, see release, and the views that no grant uses. The caller must
-// hold the repository's lock.
+// tidy removes the stores of removed sandboxes, except those that deliveries need, and the views that no grant uses. The caller
+// must hold the repository's lock.
 func (k *keeper) tidy(ctx context.Context, account, repo string) (errs error) {
 	ofRepo := func(g *grant) bool { return g.Account == account && g.Repo == repo }
 	for _, g := range k.grants.list(ofRepo) {

@@ -26,10 +26,10 @@ type queue struct {
 	deliveries deliveries                                     // deliveries in the store
 	sender     *sender                                        // makes one attempt to send a delivery
 	notifier   notify.Notifier[caisson.ID]                    // wakes calls of await, by id of the delivery
-	settled    func(ctx context.Context, d *caisson.Delivery) // called after an attempt or a drop; see Config.Settled
+	settled    func(ctx context.Context, d *caisson.Delivery) // called after an attempt has ended, or after a drop
 	background *background.Group                              // runs the goroutines of attempts
 	events     caisson.Publisher
-	settings   Settings // delays and time limit of retries; see Config.Settings
+	settings   Settings // delays and time limit of retries
 	log        *slog.Logger
 	wakeup     chan struct{} // makes run look for deliveries that are due
 
@@ -121,7 +121,7 @@ func (q *queue) sendDue(ctx context.Context) time.Duration {
 		d, err := q.beginAttempt(ctx, d.ID)
 		if err != nil && !errors.Is(err, errChanged) && caisson.KindOf(err) != caisson.NotFound && ctx.Err() == nil {
 			q.log.ErrorContext(ctx, "an attempt to send a delivery could not be stored; trying again", "err", err)
-			next = min(next, time.Duration(q.settings.FirstRetry)) // no attempt has begun that wakes the queue
+			next = min(next, time.Duration(q.settings.FirstRetry)) // no attempt has begun, so none will wake the queue at its end
 		}
 		if err != nil || !q.background.Start(func(ctx context.Context) {
 			defer func() { release(); q.wake() }()
@@ -199,7 +199,7 @@ func (q *queue) attempt(ctx, actx context.Context, d *caisson.Delivery) {
 	defer cancel()
 	out, err := q.sender.send(timed, d)
 	if err != nil && ctx.Err() != nil {
-		return // after its next start the daemon repeats the attempt; see reconcile
+		return // after its next start the daemon repeats the attempt
 	}
 	wasDropped := err != nil && errors.Is(context.Cause(actx), errDropped)
 	clean := context.WithoutCancel(ctx)

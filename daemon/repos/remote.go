@@ -132,7 +132,7 @@ func (m *remotes) checkKeys(ctx context.Context, r *caisson.Repo) error {
 // tokens caches the tokens of GitHub Apps.
 type tokens struct {
 	mu     sync.Mutex
-	minted map[[sha256.Size]byte]appToken // by the SHA-256 of account, URL, API and credential of a repository; guarded by mu
+	minted map[[sha256.Size]byte]appToken // by the hash of a repository's account, URL, API and credential; guarded by mu
 }
 
 // An appToken is a token of a GitHub App.

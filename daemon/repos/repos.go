@@ -56,7 +56,7 @@ type Forges interface {
 	Token(ctx context.Context, app forge.App, s forge.Server) (caisson.Secret, time.Time, error)
 }
 
-// Settings configure the relay. Zero fields mean the defaults; see [Settings.WithDefaults].
+// Settings configure the relay. [Settings.WithDefaults] replaces zero fields by the defaults.
 type Settings struct {
 	// CA is a PEM file of CAs to trust for remotes and forges, in addition to the host's; "" for none.
 	CA string `yaml:"ca" json:"ca"`
@@ -250,9 +250,9 @@ func (c *Core) SandboxRemoved(ctx context.Context, sandbox caisson.ID) error {
 	return c.keeper.leave(ctx, sandbox)
 }
 
-// Stream serves a git request of the sandbox in ctx, see [caisson.GuestOf]. in is a streamRequest as JSON. A worker job reads the
-// body of the request from the other end of conn, up to the end of the data, and writes the body of the answer to it. ended is
-// closed when the job has ended.
+// Stream serves a git request of the sandbox that [caisson.GuestOf] finds in ctx. in is a streamRequest as JSON. A worker job
+// reads the body of the request from the other end of conn, up to the end of the data, and writes the body of the answer to it.
+// ended is closed when the job has ended.
 func (c *Core) Stream(ctx context.Context, in json.RawMessage) (conn *os.File, ended <-chan struct{}, err error) {
 	return c.streams.connect(ctx, in)
 }

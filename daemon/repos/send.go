@@ -88,7 +88,7 @@ func (s *sender) authorize(ctx context.Context, d *caisson.Delivery) (*caisson.R
 	return r, g, nil
 }
 
-// trailer returns the end of the text of a pull request: the run or sandbox, and the delivery.
+// trailer returns the end of the text of a pull request, which names the run or the sandbox, and the delivery.
 func trailer(d *caisson.Delivery) string {
 	return "\n\n---\nCaisson run " + string(cmp.Or(d.Run, d.Sandbox)) + ", delivery " + string(d.ID) + "\n"
 }

@@ -14,7 +14,7 @@ import (
 // sandboxes push to).
 type space struct {
 	dirs  *directories // directories of repositories
-	limit caisson.Size // maximum total size for one account; see Settings.Space
+	limit caisson.Size // maximum total size of the mirrors, views and stores of one account
 
 	mu       sync.Mutex
 	measured map[string]usage // last measurements, by account; guarded by mu
@@ -54,7 +54,7 @@ func (s *space) check(u usage) error {
 		u.total, s.limit, u.largest, u.largestSize)
 }
 
-// measure adds up the files of an account's repositories.
+// measure adds up the sizes of the files of an account's repositories, and records the result.
 func (s *space) measure(account string) (u usage, err error) {
 	list, err := names(s.dirs.path(account, ""))
 	for _, repo := range list {

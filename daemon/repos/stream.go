@@ -40,14 +40,14 @@ type streams struct {
 	keeper     *keeper           // removes unused files, and limits space
 	background *background.Group // runs the goroutines that serve git requests
 	events     caisson.Publisher
-	rules      check.Rules // rules that pushed commits are checked by; see Config.Rules
+	rules      check.Rules // rules that pushed commits are checked by
 	log        *slog.Logger
 
 	mu   sync.Mutex
 	open map[caisson.ID]int // numbers of git requests that are being served, by sandbox; guarded by mu
 }
 
-// connect implements [Core.Stream].
+// connect starts to serve a git request of a sandbox, with the arguments and results of [Core.Stream].
 func (s *streams) connect(ctx context.Context, in json.RawMessage) (conn *os.File, ended <-chan struct{}, err error) {
 	guest, err := caisson.GuestOf(ctx)
 	if err != nil {

@@ -21,7 +21,7 @@ type Connector struct {
 	enabled bool              // whether an ingress is configured
 	key     ed25519.PublicKey // verifies the tokens of signed URLs
 	store   caisson.Table[caisson.Route]
-	owner   func(ctx context.Context, sandbox caisson.ID) (account string, err error) // account of a sandbox; see Config.Owner
+	owner   func(ctx context.Context, sandbox caisson.ID) (account string, err error) // returns the account of a sandbox
 	dialer  caisson.Dialer                                                            // connects to servers in sandboxes
 	wire    Wire                                                                      // sends the routes to the wire process
 	waker   *waker                                                                    // wakes and resumes sandboxes for requests
@@ -188,7 +188,7 @@ func (c *Connector) begin(id caisson.ID) (disconnected *bool, done func()) {
 	}
 }
 
-// finish records a connection to a sandbox. It returns false if Disconnect was called since begin.
+// finish records a connection to a sandbox, or returns false if Disconnect was called since begin.
 func (c *Connector) finish(id caisson.ID, disconnected *bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -230,7 +230,7 @@ func (c *Connector) Disconnect(ctx context.Context, id caisson.ID) error {
 
 // A waker wakes or resumes sandboxes for requests. Concurrent requests for one sandbox share one operation.
 type waker struct {
-	sandboxes  func() Sandboxes // see Config.Sandboxes; gets and resumes sandboxes
+	sandboxes  func() Sandboxes // returns the core of sandboxes, which gets and resumes them
 	background *background.Group
 	flights    singleflight.Group // operations in progress, by sandbox
 }

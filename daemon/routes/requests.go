@@ -13,7 +13,7 @@ import (
 const (
 	maxLogs    = 500 // routes that have a log
 	maxEntries = 200 // requests that are kept in the log of one route
-	maxField   = 256 // size in bytes of one text of a request
+	maxField   = 256 // size in bytes of each text in the entry of a request
 )
 
 // Requests keeps recent requests of routes. It is safe for concurrent use.

@@ -20,7 +20,7 @@ type Service struct {
 	address   string             // address on which the ingress listens
 	key       ed25519.PrivateKey // signs the tokens of signed URLs
 	store     caisson.Table[caisson.Route]
-	sandboxes func() Sandboxes // gets sandboxes; see Config.Sandboxes
+	sandboxes func() Sandboxes // returns the core of sandboxes, in which they are looked up
 	table     *Table           // compiles the routes for the wire process
 	requests  *Requests        // recent requests of routes
 	events    caisson.Publisher

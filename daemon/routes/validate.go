@@ -17,7 +17,7 @@ import (
 var (
 	namePattern   = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)             // format of the name of a route
 	labelPattern  = regexp.MustCompile(`^[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?$`) // format of a label of a host name
-	portPattern   = regexp.MustCompile(`^[0-9]+-` + caisson.SandboxPrefix + `-`)  // beginning of a host label PORT-SANDBOX
+	portPattern   = regexp.MustCompile(`^[0-9]+-` + caisson.SandboxPrefix + `-`)  // beginning of a port's label: PORT-SANDBOX
 	methodPattern = regexp.MustCompile(`^[A-Z]{1,16}$`)                           // format of an HTTP method
 	// fieldPattern is the format of the name of a header field.
 	fieldPattern = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^`|~-]{1,64}$")
@@ -181,8 +181,8 @@ func checkHeaders(field string, h *caisson.RouteHeaders) error {
 }
 
 // checkHost returns an error if the caller may not have routes of the host in spec. For a caller with a token, the host must be
-// directly below the domain. Only the administrator may use other hosts, and the domain itself, because browsers take all pages
-// of the domain for one origin, whatever account their paths belong to.
+// directly below the ingress's domain. Only the administrator may use other hosts, and this domain itself, because browsers take
+// all pages of the domain for one origin, whatever account their paths belong to.
 func (s *Service) checkHost(caller caisson.Caller, spec caisson.RouteSpec) error {
 	label, below := strings.CutSuffix(spec.Host, "."+s.settings.domain())
 	switch {

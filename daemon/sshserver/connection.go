@@ -26,13 +26,13 @@ const callTimeout = 10 * time.Second
 // maxSignatures is the maximum number of signatures with the host key for one connection. Each key exchange needs one.
 const maxSignatures = 10_000
 
-// A user is an authenticated client: the caller that it acts as, and the reference of the sandbox that it connects to.
+// A user is an authenticated client: the caller that it acts as, and the id or name of the sandbox that it connects to.
 type user struct {
 	caller caisson.Caller // account and rights of the client
-	ref    string         // reference of the sandbox
+	ref    string         // id or name of the sandbox
 }
 
-// A loginFunc returns the user for a public key in SSH's wire format. name is the SSH user name, which is the reference of a
+// A loginFunc returns the user for a public key in SSH's wire format. name is the SSH user name, the id or name of a
 // sandbox. signed means that the client has proved that it has the private key; if it is false, the user is nil. Returns Unauthed
 // if the key is not registered.
 type loginFunc func(ctx context.Context, name string, key []byte, signed bool) (*user, error)
@@ -302,8 +302,8 @@ func (c *connection) runProcess(ctx context.Context, s *stream, id uint32, req c
 	return nil
 }
 
-// allowLarge reports whether s may have large pipes, and records that it has. Because pipes use memory of the host, only one
-// stream of a connection may have large ones at a time, which is enough for a file transfer.
+// allowLarge reports whether s may have large pipes, and if so, records that it has them. Because pipes use memory of the host,
+// only one stream of a connection may have large ones at a time, which is enough for a file transfer.
 func (c *connection) allowLarge(s *stream) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -397,7 +397,7 @@ func enlarge(f *os.File) {
 // A processTree finds and signals the descendants of processes in one sandbox.
 type processTree struct {
 	processes caisson.Processes // starts and signals processes in sandboxes
-	ref       string            // reference of the sandbox
+	ref       string            // id or name of the sandbox
 }
 
 // maxRounds is the maximum number of times that kill lists the descendants of a process. Descendants are left after that only if

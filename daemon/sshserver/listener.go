@@ -17,8 +17,8 @@ import (
 	"github.com/caisson-dev/caisson/internal/reach"
 )
 
-// Limits on anonymous connections: connections to the listener whose client has not logged in. A source is an IP address prefix,
-// see [reach.Source].
+// Limits on anonymous connections: connections to the listener whose client has not logged in. A source is an IPv4
+// address or a /64 prefix of IPv6.
 const (
 	maxAnonymous = 100              // anonymous connections, and their jobs
 	loginTime    = 40 * time.Second // time in which a client must log in; the limit of the job itself is shorter

@@ -28,7 +28,7 @@ const (
 	guestProgram   = "/.caisson/inside" // path of guestd in sandboxes; its commands session, sftp and connect serve SSH
 )
 
-// Settings are the settings of the listener.
+// Settings are the settings of the listener for SSH clients.
 type Settings struct {
 	// Listen is the address on which the server accepts SSH clients, which must have a registered key; "" for none.
 	Listen string `yaml:"listen" json:"listen"`
@@ -50,7 +50,7 @@ func (s Settings) Validate() error {
 type Config struct {
 	Settings
 	Processes caisson.Processes // starts and signals processes in sandboxes
-	// Connect connects to a server in a sandbox. The connection counts towards limits until release is called.
+	// Connect connects to a server in a sandbox. It counts towards the limits of the account until release is called.
 	Connect func(ctx context.Context, ref string, req caisson.ConnectRequest) (f *os.File, release func(), err error)
 	Jobs    worker.Starter // starts worker jobs
 	HostKey caisson.Secret // seed of the host key
@@ -220,7 +220,7 @@ func (s *Server) serve(ctx context.Context, client *os.File, who *user, login lo
 type counter struct {
 	mu       sync.Mutex
 	all      int              // connections of all accounts; guarded by mu
-	accounts map[string]tally // by account; guarded by mu
+	accounts map[string]tally // open connections and streams, by account; guarded by mu
 }
 
 // A tally contains the numbers of open SSH connections of an account, and of the processes and forwarded connections in them.

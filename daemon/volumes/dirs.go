@@ -12,7 +12,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/guesttree"
 )
 
-// Names in the data directory; see the package comment.
+// Names of the directory of all volumes, and of the directory in a volume that guests see.
 const (
 	topDir  = "volumes"
 	dataDir = "data"

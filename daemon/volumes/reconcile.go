@@ -68,7 +68,7 @@ func (c *Core) detachStale(ctx context.Context, v *caisson.Volume) error {
 		return err
 	}
 	if c.HasProcesses != nil {
-		// Processes that could not be killed still write to the volume.
+		// If processes of the sandbox could not be killed, they may still write to the volume.
 		if runs, err := c.HasProcesses(ctx, v.Sandbox); err != nil || runs {
 			c.Log.ErrorContext(ctx, "the sandbox that has a volume is gone and its processes may not be; the volume is given to nobody until a start of the daemon finds that they are", "volume", v.ID, "sandbox", v.Sandbox, "err", err)
 			return nil

@@ -43,7 +43,7 @@ type Core struct {
 	locks       keylock.Locks     // held while a volume is attached to a sandbox or removed, by volume id
 	createLocks keylock.Locks     // held while a volume is created, by account
 	counts      *countLimiter     // limits how often the files of volumes are counted
-	background  *background.Group // removes directories of volumes
+	background  *background.Group // removes directories of removed volumes
 }
 
 // New returns a Core. Call Reconcile before use.
