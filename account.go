@@ -95,7 +95,7 @@ func ScopeOf(ctx context.Context) (Scope, Caller, error) {
 	return In(c.Account), c, err
 }
 
-// LocalOnly returns a Denied error unless the caller in ctx is Local. It protects operations on the objects of all accounts.
+// LocalOnly returns a Denied error unless the caller in ctx is Local. Only the host's administrator may use methods that call it.
 func LocalOnly(ctx context.Context) error {
 	c, err := CallerOf(ctx)
 	if err == nil && !c.Local {
@@ -121,8 +121,8 @@ type Tokens interface {
 	// CreateToken creates a token for account and returns it with its secret, which cannot be read again. Local callers
 	// only (Denied otherwise); a ttl of 0 means no expiry.
 	CreateToken(ctx context.Context, account, name string, ttl time.Duration) (*Token, Secret, error)
-	// CreateSSHKey is CreateToken for an SSH key, a line of authorized_keys without options: the owner of the private key may
-	// connect to the account's sandboxes over SSH. Conflict if the key is registered already, for this or another account.
+	// CreateSSHKey creates a token for an SSH key, a line of authorized_keys without options: the owner of the private key may
+	// connect to the account's sandboxes over SSH. Local callers only. Conflict if this or another account has a token for the key.
 	CreateSSHKey(ctx context.Context, account, name, key string, ttl time.Duration) (*Token, error)
 	// ListTokens returns the tokens of the caller's account, newest first.
 	ListTokens(ctx context.Context) ([]*Token, error)

@@ -60,7 +60,7 @@ type Agent struct {
 	ServiceDir string     `json:"serviceDir,omitempty" yaml:"serviceDir" doc:"Where the service runs; default the workspace"`
 	Ready      string     `json:"ready,omitempty" yaml:"ready" doc:"http://127.0.0.1:PORT/PATH that answers with 200 once the service is ready"`
 	Files      []SeedFile `json:"files,omitempty" yaml:"files" doc:"Files that are there when it starts"`
-	// Memory means that the agent keeps conversations itself; for other agents the earlier messages are put into the workspace.
+	// Memory means that the agent keeps conversations itself; for others, a session's earlier messages are put into the workspace.
 	Memory     bool       `json:"memory,omitempty" yaml:"memory"`
 	Background []string   `json:"background,omitempty" yaml:"background" doc:"Names of programs that may run on when a run has ended"`
 	Models     []string   `json:"models,omitempty" yaml:"models" doc:"Aliases it may use, the first by default; empty means all, - alone means none"`
@@ -119,7 +119,7 @@ func (l *AgentLimits) UnmarshalJSON(b []byte) error {
 // UnmarshalYAML is [AgentLimits.UnmarshalJSON] for YAML.
 func (l *AgentLimits) UnmarshalYAML(decode func(any) error) error { return l.unmarshal(decode) }
 
-// unmarshal decodes l with decode, for the formats JSON and YAML, and rejects an explicit 0, see [AgentLimits.UnmarshalJSON].
+// unmarshal decodes l with decode, for the formats JSON and YAML, and rejects an explicit 0 where 0 means the default.
 func (l *AgentLimits) unmarshal(decode func(any) error) error {
 	type plain AgentLimits // has no UnmarshalJSON and UnmarshalYAML, which would call unmarshal again
 	if err := decode((*plain)(l)); err != nil {
@@ -214,12 +214,12 @@ type AgentCheck struct {
 	Remedy  string `json:"remedy,omitempty" doc:"How to fix it"`
 }
 
-// Agents is the service that manages the catalog of agents. Errors are as for [Sandboxes].
+// Agents is the service that manages the catalog of agents. Errors: NotFound for an unknown id, Invalid for a malformed entry.
 type Agents interface {
-	// ListAgents returns the built-in agents and the account's, by id.
+	// ListAgents returns the built-in agents, the administrator's, and those of the caller's account, all sorted by id.
 	ListAgents(ctx context.Context) ([]*Agent, error)
 	GetAgent(ctx context.Context, id string) (*Agent, error)
-	// PutAgent stores an agent for the caller's account. Returns Denied for the ids of built-in agents.
+	// PutAgent stores an agent for the caller's account. Returns Denied for ids of built-in agents and of the administrator's.
 	PutAgent(ctx context.Context, a Agent) (*Agent, error)
 	RemoveAgent(ctx context.Context, id string) error
 	// BuildAgent builds the root file system that the agent starts from. progress may be nil.

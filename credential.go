@@ -17,23 +17,23 @@ type Credential struct {
 
 // Credentials is the service that manages secrets. Values can be written but not read. All methods act for the account
 // of the [Caller] in ctx. Errors: Invalid for invalid names and values (a value is UTF-8 text without NUL, 1 byte to 64
-// KiB), NotFound, and Conflict if the key that encrypts the values is missing or a different one.
+// KiB), NotFound for unknown names, Conflict if the key that encrypts the values is missing or a different one.
 type Credentials interface {
-	// SetCredential stores a value. Conflict if the name is taken.
+	// SetCredential stores a new credential. Conflict if the account has a credential of that name.
 	SetCredential(ctx context.Context, name string, value Secret) (*Credential, error)
-	// RotateCredential replaces a value, also in model gateways that use it. NotFound if there is no such credential.
+	// RotateCredential replaces the value of a credential, also in model gateways that use it. NotFound if there is none.
 	RotateCredential(ctx context.Context, name string, value Secret) (*Credential, error)
 	// MatchCredential reports whether the credential has this value; local callers only, because other clients could use it to
 	// guess values. NotFound if there is no such credential.
 	MatchCredential(ctx context.Context, name string, value Secret) (bool, error)
-	// ListCredentials returns the account's credentials by name.
+	// ListCredentials returns the account's credentials, sorted by name.
 	ListCredentials(ctx context.Context) ([]*Credential, error)
 	RemoveCredential(ctx context.Context, name string) error
 }
 
 // Secrets provides the values of credentials to drivers.
 type Secrets interface {
-	// Secret returns a value; NotFound if the account has no such credential, Conflict if it cannot be decrypted.
+	// Secret returns the value of a credential; NotFound if the account has no such credential, Conflict if it cannot be decrypted.
 	Secret(ctx context.Context, account, name string) (Secret, error)
 }
 
@@ -45,7 +45,7 @@ type CredentialStore interface {
 	Replace(ctx context.Context, in Scope, name string, sealed []byte, at time.Time) (*Credential, error)
 	// Get returns a credential and its encrypted value.
 	Get(ctx context.Context, in Scope, name string) (c *Credential, sealed []byte, err error)
-	// List returns credentials by account and name.
+	// List returns the credentials of a scope, sorted by account and name.
 	List(ctx context.Context, in Scope) ([]*Credential, error)
 	Delete(ctx context.Context, in Scope, name string) error
 }

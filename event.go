@@ -17,8 +17,8 @@ type Event struct {
 	Data    map[string]string `json:"data,omitempty"`
 }
 
-// ActorOf returns the actor of events in ctx, see [Event]: the sandbox of a guest, the token of a caller, "local" for a caller
-// over the unix socket and for [DaemonCaller], and "" for the daemon itself.
+// ActorOf returns the Actor of events published with ctx: the id of a guest's sandbox or of a caller's token, "local" for a
+// caller over the unix socket and for [DaemonCaller], and "" for the daemon itself.
 func ActorOf(ctx context.Context) string {
 	if g, err := GuestOf(ctx); err == nil {
 		return string(g.Sandbox)

@@ -19,15 +19,15 @@ type FileInfo struct {
 	Target  string    `json:"target,omitempty" doc:"Of a symlink"`
 }
 
-// A FileEvent is one change that a watch has observed.
+// A FileEvent is one change of a file that [Files.WatchFiles] reports.
 type FileEvent struct {
 	Op   string `json:"op" enum:"create,write,remove,rename,chmod,overflow" doc:"overflow: events were lost, list again"`
 	Path string `json:"path"`
 }
 
 // Files is the service for the files in sandboxes. Paths are absolute inside the sandbox and are resolved there, by a process
-// inside it: no path, symlink or special file leads to a file outside the sandbox. References and errors are as for
-// [Sandboxes]; NotFound, Conflict (exists, not a directory, not empty) and Denied may also refer to the file.
+// inside it: no path, symlink or special file leads to a file outside the sandbox. ref is the id or name of
+// a sandbox. NotFound, Conflict (wrong state; exists, not a directory, not empty) and Denied refer to the sandbox or the file.
 //
 // The files of paused and stopped sandboxes can be read but not written.
 type Files interface {

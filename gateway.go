@@ -57,7 +57,7 @@ type GatewayRun struct {
 	ExpiresAt time.Time  `json:"expiresAt,omitzero" doc:"When the run ends by itself; absent: a day from now"`
 }
 
-// Guest returns the guest that the run's calls are charged to. It has no sandbox, because that is on another machine.
+// Guest returns the guest for the ledger rows of the run's calls. Its Sandbox is empty: the sandbox is on another machine.
 func (r *GatewayRun) Guest() Guest {
 	return Guest{Account: r.Account, Run: r.Run, Attempt: r.Attempt, Session: r.Session, Agent: r.Agent, User: r.User}
 }
@@ -69,7 +69,7 @@ type GatewayRuns interface {
 	// served. A local caller may name any account. Returns Conflict if another account has, or recently had, a run with
 	// that id, or if this daemon serves no other machines; Exhausted if there are too many runs.
 	PutGatewayRun(ctx context.Context, r GatewayRun) (*GatewayRun, error)
-	// ListGatewayRuns returns the account's runs by id.
+	// ListGatewayRuns returns the account's runs that have not ended, sorted by id.
 	ListGatewayRuns(ctx context.Context) ([]*GatewayRun, error)
 	// RemoveGatewayRun ends a run and removes its budget. Calls in progress continue; after it returns, no call can
 	// begin. NotFound if there is no such run.
@@ -83,11 +83,11 @@ type GatewayRunStore interface {
 	Put(ctx context.Context, in Scope, r *GatewayRun) error
 	// Get returns a run that has not ended.
 	Get(ctx context.Context, in Scope, run string) (*GatewayRun, error)
-	// List returns the runs that have not ended, by id.
+	// List returns the runs of the scope that have not ended, sorted by id.
 	List(ctx context.Context, in Scope) ([]*GatewayRun, error)
 	// Count returns how many runs of the scope have not ended.
 	Count(ctx context.Context, in Scope) (int, error)
-	// End ends a run; NotFound if it has ended.
+	// End records that a run has ended at the time at; NotFound if it has ended before.
 	End(ctx context.Context, in Scope, run string, at time.Time) error
 	// Owner returns the account of a run, even if the run has ended; NotFound if there is no such run.
 	Owner(ctx context.Context, run string) (account string, err error)

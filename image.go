@@ -9,7 +9,7 @@ import (
 type Rootfs struct {
 	// Digest identifies the content of Layers and Binds; equal digests mean equal files.
 	Digest string `json:"digest"`
-	// Layers are absolute directories, topmost first, to be overlaid. Their files belong to the range of [LayerUIDBase] and enter a
+	// Layers are paths of directories to overlay, topmost first. Their files belong to the range of [LayerUIDBase] and enter a
 	// sandbox through idmapped mounts. Whiteouts are overlayfs's (character device 0:0, and user.overlay.opaque for directories).
 	Layers []string `json:"layers"`
 	// Binds are host directories or files that are mounted read-only over the layers. Owners are not mapped, so the sandbox
@@ -18,7 +18,7 @@ type Rootfs struct {
 	Config ImageConfig `json:"config"`
 }
 
-// A Bind mounts Source at Target; both are absolute.
+// A Bind mounts the host's file or directory Source at Target in a sandbox; both are absolute paths.
 type Bind struct {
 	Source string `json:"source"`
 	Target string `json:"target"`
@@ -72,7 +72,7 @@ type PullRequest struct {
 	Reference string       `json:"reference" doc:"host, an OCI reference, dir:PATH or tar:PATH"`
 	Platform  string       `json:"platform,omitempty" doc:"os/arch[/variant]; default this machine's"`
 	Auth      RegistryAuth `json:"auth,omitzero"`
-	Offline   bool         `json:"offline,omitempty"` // do not connect to a registry, see [Images.Pull]
+	Offline   bool         `json:"offline,omitempty"` // do not connect to a registry; only an image that is present can be returned
 	// Source is the opened directory or tar file of a dir: or tar: reference; only over the unix socket. The callee
 	// owns and closes it.
 	Source Handle `json:"-"`

@@ -11,7 +11,7 @@ import (
 type Call struct {
 	ID       ID        `json:"id"`
 	At       time.Time `json:"at" doc:"When it was accepted"`
-	Guest              // the caller, which is charged
+	Guest              // the sandbox or run that made the call; its account is charged
 	Provider string    `json:"provider"`
 	Model    string    `json:"model" doc:"Alias"`
 	Upstream string    `json:"upstream" doc:"The provider's name for the model"`
@@ -196,14 +196,14 @@ type Discrepancy struct {
 // got completely.
 type Ledger interface {
 	Usage(ctx context.Context, q UsageQuery) ([]UsageRow, error)
-	// Calls returns a page of calls after the one with the id after, oldest first, and whether there are more.
+	// Calls returns a page of calls, oldest first, after the one with the id after, and whether more follow.
 	Calls(ctx context.Context, q UsageQuery, after ID, limit int) (page []Call, more bool, err error)
-	// Receipts is like Calls, but returns the charges for the calls.
+	// Receipts returns a page of the calls' charges, oldest first, after the one with the reference after, and whether more follow.
 	Receipts(ctx context.Context, q UsageQuery, after string, limit int) (page []Receipt, more bool, err error)
 	// SetBudget creates a budget or changes its limits and period. An empty Key means the budget of the caller's account. Only
 	// local callers may set the budget of an account. The limits apply to calls that begin after SetBudget returns.
 	SetBudget(ctx context.Context, b Budget) (*Budget, error)
-	// ListBudgets returns the account's budgets by key.
+	// ListBudgets returns the account's budgets, sorted by key.
 	ListBudgets(ctx context.Context) ([]*Budget, error)
 	RemoveBudget(ctx context.Context, key string) error
 	// Reconcile compares the calls of a provider of kind litellm with its spend logs. Denied unless the caller is
@@ -227,7 +227,7 @@ type LedgerStore interface {
 	// Close ends a journal after its last row was ingested, and releases the leases that its holder still has. If lost is
 	// set, rows may be missing from the journal, and these leases count as used instead.
 	Close(ctx context.Context, journal ID, lost bool) error
-	// Open returns the journals that hold leases and were not closed.
+	// Open returns the ids of the journals that were not closed; their wire processes may hold leases.
 	Open(ctx context.Context) ([]ID, error)
 
 	PutBudget(ctx context.Context, in Scope, b *Budget) (*Budget, error)

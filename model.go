@@ -84,7 +84,7 @@ type ModelGrant struct {
 	Budget Limits   `json:"budget,omitzero" yaml:"budget" doc:"Limits of all calls of the sandbox together"`
 	Rate   Rate     `json:"rate,omitzero" yaml:"rate"`
 	// Allow names features that are otherwise removed or refused, because they allow network access or cannot be
-	// metered; see the Grant constants.
+	// metered. Its values are those of GrantNames.
 	Allow  []string `json:"allow,omitempty" yaml:"allow"`
 	Record bool     `json:"record,omitempty" yaml:"record" doc:"Keep prompts and answers, redacted and bounded, in the data directory"`
 }
@@ -104,7 +104,7 @@ const (
 	GrantProviderTools = "provider-tools" // tools that the provider executes: web search and fetch, code, mcp
 	GrantRemoteURLs    = "remote-urls"    // images and files that the provider fetches
 	GrantBeta          = "beta"           // beta features that a request selects with headers
-	GrantServerState   = "server-state"   // ids of objects that the provider keeps for the account that created them
+	GrantServerState   = "server-state"   // ids of objects at the provider, such as stored responses, that the account has created
 )
 
 // Rate bounds calls over time; 0 means no limit.

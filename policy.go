@@ -113,7 +113,7 @@ type Verdict struct {
 	Reason string `json:"reason"`
 }
 
-// A Decider is a compiled Policy. It is pure, and safe for concurrent use.
+// A Decider is a compiled Policy. Its results depend only on the policy and the arguments. It is safe for concurrent use.
 type Decider interface {
 	// DecideName returns whether a name (lower case, no final dot) may be resolved: whether some connection to it could be allowed.
 	// If a wildcard matched, wildcard is the rule's part of the name: "example.com" for "*.example.com"; otherwise "".
@@ -151,7 +151,7 @@ type Explanation struct {
 	Recent  []Decision `json:"recent,omitempty" doc:"Recent denials by the wire"`
 }
 
-// Policies is the service that manages the policies of sandboxes. Errors are as for [Sandboxes].
+// Policies is the service that manages the policies of sandboxes. ref is a sandbox's ID or name; NotFound if it is unknown.
 type Policies interface {
 	GetPolicy(ctx context.Context, ref string) (*Policy, error)
 	// SetPolicy replaces the policy of a sandbox, in any state. When SetPolicy returns, the new policy is in force,

@@ -104,7 +104,7 @@ type NetworkStats struct {
 	Open     int   `json:"open" doc:"Connections now"`
 }
 
-// Processes is the service that manages the processes in sandboxes. References and errors are as for [Sandboxes].
+// Processes is the service for the processes in sandboxes. ref is a sandbox's ID or name. Conflict unless it runs (not for Logs).
 type Processes interface {
 	// Exec starts a process and returns at once.
 	Exec(ctx context.Context, ref string, req ExecRequest) (Process, error)

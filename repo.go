@@ -61,7 +61,7 @@ type Branch struct {
 	Commit string `json:"commit"`
 }
 
-// A RepoRequest requests a repository for a run.
+// A RepoRequest requests a repository for a run, or for a sandbox without a run.
 type RepoRequest struct {
 	Name string `json:"name" doc:"Of the repository"`
 	// Base is the branch that work starts from, and the target of a pull request.
@@ -79,11 +79,11 @@ type DeliveryState string
 
 // The states of deliveries.
 const (
-	DeliveryHeld      DeliveryState = "held"      // the run failed, or a check requires a confirmation, see RetryDelivery
+	DeliveryHeld      DeliveryState = "held"      // the run failed, or a check requires a confirmation, which RetryDelivery is
 	DeliveryWaiting   DeliveryState = "waiting"   // the delivery is in the queue for its first or its next try
 	DeliverySending   DeliveryState = "sending"   // a try to deliver the commits is in progress
 	DeliveryDelivered DeliveryState = "delivered" // the remote has confirmed the branch, and the forge the pull request
-	DeliveryFailed    DeliveryState = "failed"    // the remote refused the commits, or the time for tries is over; see RetryDelivery
+	DeliveryFailed    DeliveryState = "failed"    // the remote refused the commits, or the time for tries is over; may be retried
 	DeliveryDropped   DeliveryState = "dropped"
 )
 
@@ -92,7 +92,7 @@ func (s DeliveryState) Ended() bool {
 	return s == DeliveryDelivered || s == DeliveryFailed || s == DeliveryDropped || s == DeliveryHeld
 }
 
-// A Delivery contains the commits of a run on their way from the relay's quarantine to the repository's remote. The
+// A Delivery contains the commits of a sandbox on their way from the relay's quarantine to the repository's remote. The
 // commits are kept until they are delivered or dropped.
 type Delivery struct {
 	ID      ID     `json:"id"`
@@ -146,13 +146,13 @@ type Repos interface {
 	// caller is local; otherwise errors of the remote.
 	AddRepo(ctx context.Context, r Repo) (*Repo, error)
 	GetRepo(ctx context.Context, name string) (*Repo, error)
-	// ListRepos returns the account's repositories by name.
+	// ListRepos returns the account's repositories, sorted by name.
 	ListRepos(ctx context.Context) ([]*Repo, error)
-	// ListBranches returns the branches in the mirror.
+	// ListBranches returns the branches in the mirror of a repository.
 	ListBranches(ctx context.Context, name string) ([]Branch, error)
-	// FetchRepo updates the mirror.
+	// FetchRepo updates the mirror of a repository from its remote.
 	FetchRepo(ctx context.Context, name string) (*Repo, error)
-	// RemoveRepo removes a repository with its mirror. Conflict while a delivery of it is waiting.
+	// RemoveRepo removes a repository with its mirror. Conflict while a delivery of it is held, waiting or sending.
 	RemoveRepo(ctx context.Context, name string) error
 
 	// GrantRepo grants a running sandbox, given by id or name, access to a repository, and clones it into dir, an
@@ -179,7 +179,7 @@ type DeliveryStore interface {
 	// Get finds a delivery by its id, or the newest of the run with that id.
 	Get(ctx context.Context, in Scope, ref string) (*Delivery, error)
 	List(ctx context.Context, in Scope, f DeliveryFilter) (page []*Delivery, more bool, err error)
-	// Update changes a delivery in one transaction, in the same way as the method Update of [Table].
+	// Update calls change with the stored delivery, maybe more than once, and stores the result unless change returns an error.
 	Update(ctx context.Context, in Scope, id ID, change func(*Delivery) error) (*Delivery, error)
 	Delete(ctx context.Context, in Scope, id ID) error
 }
@@ -227,10 +227,10 @@ type Relay interface {
 	// Deliver creates a delivery of the commits that the sandbox has pushed since it was granted the repository for its run, and of
 	// its changes that were not pushed. It returns nil if there are no such commits and changes.
 	Deliver(ctx context.Context, h DeliveryRequest) (*Delivery, error)
-	// Await waits until a delivery has ended, see [DeliveryState.Ended], ctx ends, or the time most has passed, and returns
-	// the delivery in its current state.
+	// Await waits until a delivery is delivered, held, failed or dropped, ctx ends, or the time most has passed, and returns the
+	// delivery in its current state.
 	Await(ctx context.Context, id ID, most time.Duration) (*Delivery, error)
-	// SandboxRemoved must be called after a sandbox was removed. The commits that the sandbox has pushed are kept as long as a
-	// delivery needs them. Idempotent.
+	// SandboxRemoved removes the stores that a sandbox has pushed to, except those that a delivery needs. It must be called after
+	// the sandbox was removed. Idempotent.
 	SandboxRemoved(ctx context.Context, sandbox ID) error
 }

@@ -72,7 +72,7 @@ type RouteLimits struct {
 	MaxClient int `json:"maxClientRequests,omitempty" minimum:"0" maximum:"4096" doc:"Requests of each client at the same time; absent: 64"`
 }
 
-// A RouteRate is a rate of requests. The zero value is the default.
+// A RouteRate limits requests. The zero value means the ingress's default rate for one client, and no limit for all together.
 type RouteRate struct {
 	PerSecond float64 `json:"perSecond,omitempty" minimum:"0" maximum:"1000000"`
 	Burst     int     `json:"burst,omitempty" minimum:"0" maximum:"1000000"`
@@ -111,8 +111,8 @@ type RouteRequest struct {
 	Bytes    Size      `json:"bytes" doc:"Size of the answer's body"`
 }
 
-// Routes is the service that manages routes. All methods are safe for concurrent use; the caller is in ctx, see [WithCaller].
-// ref is an id or a name.
+// Routes is the service that manages routes. All methods are safe for concurrent use, and act for the account of the
+// [Caller] in ctx. ref is the id or name of a route.
 type Routes interface {
 	ListRoutes(ctx context.Context, f Filter) (page []*Route, more bool, err error)
 	// PutRoute adds or replaces the route of that name. When it returns, requests are served by the new spec. Conflict if
@@ -131,7 +131,7 @@ type Routes interface {
 // An IngressConfig is the part of the settings of the wire process with which it serves routes.
 type IngressConfig struct {
 	Domain string `json:"domain"` // domain of the ingress; routes and signed URLs use it and hosts below it
-	// Key is the public key (Ed25519) of signed URLs.
+	// Key is the public key (Ed25519) with which the tokens of signed URLs are verified.
 	Key    []byte         `json:"key"`
 	Routes []IngressRoute `json:"routes"`
 	// Certificate and CertificateKey are in PEM. If they are empty, the ingress serves HTTP without TLS.

@@ -102,7 +102,7 @@ type Run struct {
 	Parent    ID     `json:"parent,omitempty" doc:"The run whose agent started this one"`
 	Lineage   []ID   `json:"lineage,omitempty" doc:"Parent runs, outermost first"`
 	Trace     string `json:"trace" doc:"Trace id of all records of this attempt: 32 hexadecimal digits (W3C trace-id)"`
-	// Limits are the effective limits.
+	// Limits are the limits of the run, resolved from its request, its agent and, for a sub-run, its parent.
 	Limits       AgentLimits `json:"limits"`
 	Model        string      `json:"model,omitempty" doc:"Alias of the model that is used"`
 	HasWorkspace bool        `json:"hasWorkspace,omitempty" doc:"Whether files were given for its workspace"`
@@ -253,8 +253,8 @@ const (
 	LogEgress  = "egress"  // egress decisions, one line of JSON each
 )
 
-// Runs is the service that manages runs. References and errors are as for [Sandboxes]; NotFound if the caller's account
-// has no such run.
+// Runs is the service that manages runs. All methods act for the account of the [Caller] in ctx. NotFound if it has no such run,
+// Invalid for malformed requests.
 type Runs interface {
 	// StartRun stores a run, queues it and returns it at once. Conflict if its session has another run in progress,
 	// Exhausted if too many runs are queued.
@@ -323,9 +323,9 @@ type RunStore interface {
 	// maximum number of the account's runs that have not ended, without sub-runs (Exhausted). On error, nothing is changed.
 	Insert(ctx context.Context, r *Run, live int) error
 	Get(ctx context.Context, in Scope, id ID) (*Run, error)
-	// List returns a page, newest first, and whether there are more.
+	// List returns a page of runs, newest first, and whether more follow.
 	List(ctx context.Context, in Scope, f RunFilter) (page []*Run, more bool, err error)
-	// Update changes a run in one transaction, in the same way as the method Update of [Table].
+	// Update calls change with the stored run, maybe more than once, and stores the result unless change returns an error.
 	Update(ctx context.Context, in Scope, id ID, change func(*Run) error) (*Run, error)
 	// Delete removes a run and its events.
 	Delete(ctx context.Context, in Scope, id ID) error

@@ -47,11 +47,11 @@ type Checkpointer interface {
 	// the sandbox keeps running afterwards, including exec'd processes; otherwise it is left paused, to be destroyed.
 	Checkpoint(ctx context.Context, id ID, dir string, keep bool) error
 	// Restore creates the sandbox from the files that Checkpoint wrote to dir. The files are only read, so any number of restores
-	// may share them. spec is the spec of the checkpointed sandbox, with the host name, the layer for /etc, the network and the
+	// may share them. spec is the spec of the checkpointed sandbox, with the host name, the topmost layer, the network and the
 	// outputs of the new sandbox. Mounts with an Overlay may have other directories; Conflict if these lack files that were open in
 	// the checkpointed sandbox. If Restore fails, nothing remains.
 	Restore(ctx context.Context, id ID, spec RuntimeSpec, dir string) error
-	// SaveFiles writes the changes to the root file system as a tar archive, for RuntimeSpec.Files.
+	// SaveFiles writes the changes to the root file system to w, as a tar archive that RuntimeSpec.Files can name.
 	SaveFiles(ctx context.Context, id ID, w *os.File) error
 }
 
@@ -151,7 +151,7 @@ func (w *Writers) After(before *Writers) *Writers {
 
 // A Writer is the process that was the last to change the file or directory at Path.
 type Writer struct {
-	Path string `json:"path"` // relative to the workspace, clean, "" for its root; escaped as in a Change if not UTF-8
+	Path string `json:"path"` // relative to the workspace, clean, "" for its root; shown with escapes if not UTF-8
 	// Moved means that the process has renamed the file or directory at Path, or away from it: this also applies to the
 	// files below it, unless they have been changed since.
 	Moved   bool   `json:"moved,omitempty"`
@@ -181,7 +181,7 @@ type RuntimeSpec struct {
 	// also includes the time between checkpoint and restore.
 	ContinueClock bool
 	Stdout        *os.File // file or FIFO (opened with O_RDWR) that gets the command's output, also after the caller's exit; or nil
-	Stderr        *os.File // the command's error output, as Stdout
+	Stderr        *os.File // file or FIFO (opened with O_RDWR) that gets the command's error output; or nil
 	NetNS         *os.File // network namespace with the wire's TAP; nil means loopback only. It may be closed after the call
 }
 

@@ -20,7 +20,7 @@ type Sandbox struct {
 	Spec   Spec              `json:"spec"`
 	// Rootfs is only in the store, never in responses of the API.
 	Rootfs Rootfs `json:"rootfs,omitzero"`
-	// Plan is the plan by which the sandbox is being created; nil once that is done. Like Rootfs, it is never in responses.
+	// Plan is the plan by which the sandbox is being created; nil once that is done. It is never in responses of the API.
 	Plan *Plan `json:"plan,omitempty"`
 	// Exit is how the sandbox's command ended; nil while it runs or if there is none.
 	Exit      *ExitStatus `json:"exit,omitempty"`
@@ -37,10 +37,10 @@ type Sandbox struct {
 	WakeAt   *time.Time  `json:"wakeAt,omitempty" doc:"When it is woken or resumed if it is suspended or paused then"`
 	// IdleSince is only set if the sandbox has an AutoPause.
 	IdleSince *time.Time `json:"idleSince,omitempty" doc:"For a suspended or paused sandbox: its last use, from which autoPause counts"`
-	// Announced has those values of PauseAt and RemoveAt that an event has announced in advance. Like Rootfs, it is never in
-	// responses.
+	// Announced has those values of PauseAt and RemoveAt that an event has announced in advance. It is never in responses of
+	// the API.
 	Announced Times `json:"announced,omitempty"`
-	// SharedRandomness is the result of [RandomnessReporter.SharedRandomness].
+	// SharedRandomness names restored programs that may draw the same secrets as another fork: at most 16, then a count of more.
 	SharedRandomness []string `json:"sharedRandomness,omitempty" doc:"For a fork with memory: programs in it that may draw the same keys and identifiers as in what was forked, and in other forks; start them again before they make any"`
 }
 
@@ -124,7 +124,7 @@ func (r *Resources) UnmarshalJSON(b []byte) error {
 // UnmarshalYAML is [Resources.UnmarshalJSON] for YAML.
 func (r *Resources) UnmarshalYAML(decode func(any) error) error { return r.unmarshal(decode) }
 
-// unmarshal decodes r with decode, for the formats JSON and YAML, and rejects an explicit 0, see [Resources.UnmarshalJSON].
+// unmarshal decodes r with decode, for the formats JSON and YAML, and rejects an explicit 0 where 0 means the default.
 func (r *Resources) unmarshal(decode func(any) error) error {
 	type plain Resources // has no UnmarshalJSON and UnmarshalYAML, which would call unmarshal again
 	if err := decode((*plain)(r)); err != nil {
@@ -199,9 +199,9 @@ type CreateRequest struct {
 	Models        *ModelGrant `json:"models,omitempty" doc:"Instead of the template's"`
 	Services      []Service   `json:"services,omitempty" doc:"Added to the template's, or instead of those with the same ids"`
 	Assigned      *Assignment `json:"-"` // the run that the sandbox is created for
-	// KeepRandomness has an effect only with Snapshot, and then the same as in a [ForkRequest].
+	// KeepRandomness means that getpid() returns the same values as before in the processes that are restored from Snapshot.
 	KeepRandomness bool `json:"keepRandomness,omitempty" doc:"With a snapshot: as for a fork"`
-	// Randomness is the mechanism by which forks draw different random numbers, see [Spec]. Only the engine sets it.
+	// Randomness is the mechanism by which forks of the sandbox's snapshots draw different random numbers. Only the engine sets it.
 	Randomness string `json:"-"`
 	// Directories are the opened Mounts[i].Source, in order; only over the unix socket. The callee owns and closes them.
 	Directories []Handle `json:"-"`
@@ -232,7 +232,7 @@ type Filter struct {
 	States []State
 	Labels map[string]string
 	Name   string
-	// After is the ID (templates, images: the name) of the last object of the previous page, which may no longer exist.
+	// After is the ID, or the name of one without ID, of the last object of the previous page, which may no longer exist.
 	// Limit is the size of a page, at most 1000; 0 means 100.
 	After ID
 	Limit int
@@ -242,7 +242,7 @@ type Filter struct {
 //
 // Every method acts for the [Caller] in ctx. ref is a sandbox's ID or name. Errors: NotFound if the caller's account
 // has no such sandbox, Conflict with a sentence about what is possible if its state does not allow the change, Invalid
-// with a field for malformed requests, Exhausted if a limit is reached, Unavailable if the host cannot at present. All
+// with a field for malformed requests, Exhausted if a limit is reached, Unavailable if the host cannot do it now. All
 // methods are safe for concurrent use; changes of one sandbox are serialised, and a change that arrives while another
 // is in progress returns Conflict, except Remove, which waits.
 type Sandboxes interface {

@@ -86,8 +86,8 @@ type ServicesRequest struct {
 	Prune    bool      `json:"prune,omitempty" yaml:"-" doc:"Remove all other services, but not that of an agent"`
 }
 
-// Services is the service that manages the services of sandboxes. Errors are as for [Sandboxes]; ref is a sandbox's ID or name,
-// id that of a service. Services are stored with the sandbox and can be changed in any state. They are processes of the sandbox,
+// Services is the service that manages the services of sandboxes. ref is a sandbox's ID or name, id that of a service; NotFound
+// if it is unknown. Services are stored with the sandbox and can be changed in any state. They are processes of the sandbox,
 // which are suspended, paused and forked with it; when a stopped sandbox starts, they start.
 type Services interface {
 	// ListServices returns the services in order of their ids. Unavailable if the sandbox runs and does not report their condition.

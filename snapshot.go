@@ -48,7 +48,7 @@ type ForkRequest struct {
 	// not multiply a budget.
 	Policy *Policy     `json:"policy,omitempty" doc:"Instead of the origin's"`
 	Models *ModelGrant `json:"models,omitempty" doc:"Its use of the model gateway; none if absent"`
-	// Workspace requests a workspace, as in a [CreateRequest]. It is valid only if Count is 1 and what is forked has a workspace or
+	// Workspace requests a workspace for the fork. It is valid only if Count is 1 and what is forked has a workspace or
 	// a placeholder, in place of which the requested workspace is mounted.
 	Workspace *WorkspaceRequest `json:"workspace,omitempty"`
 	// KeepRandomness means that getpid() returns the same values in restored processes as before. By default it returns other
@@ -62,7 +62,7 @@ type ForkRequest struct {
 	Resources Resources `json:"-"`
 }
 
-// Snapshots is the service for snapshots and forks. References and errors are as for [Sandboxes].
+// Snapshots is the service for snapshots and forks. ref is the ID or name of one. Conflict for a sandbox in a wrong state.
 type Snapshots interface {
 	// Snapshot captures a running, paused or stopped sandbox, which then continues as it was.
 	Snapshot(ctx context.Context, ref string, req SnapshotRequest) (*Snapshot, error)

@@ -2,7 +2,7 @@ package caisson
 
 import "context"
 
-// SSH is the service that speaks SSH on behalf of sandboxes. References and errors are as for [Sandboxes].
+// SSH is the service that speaks SSH on behalf of sandboxes. ref is a sandbox's ID or name. Conflict unless it runs.
 type SSH interface {
 	// ConnectSSH returns a connection at whose other end an SSH server gives access to the sandbox. The server accepts every
 	// user and needs no authentication, because the caller is authenticated already. ctx applies to the call; closing the

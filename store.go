@@ -28,26 +28,26 @@ type Store interface {
 	Runs() RunStore
 	Sessions() Table[Session]
 	Workspaces() WorkspaceStore
-	Repos() Table[Repo] // repositories; the key is the name
+	Repos() Table[Repo] // repositories; the key is the account and the name
 	Deliveries() DeliveryStore
 	Close() error
 }
 
-// A Table holds the objects of one type. Each object has a key, unique among all accounts (an ID; for templates and images the
-// account and the name), and optionally a name, unique in its account. Objects outside a Scope are NotFound, not Denied.
+// A Table holds the objects of one type. Each object has a key that is unique among all accounts: an ID (and optionally a name,
+// unique in its account), or, for templates, images, agents and repositories, its account and its name (the id of an agent, the
+// reference of an image). Objects outside a Scope are NotFound, not Denied.
 type Table[T any] interface {
 	// Insert adds an object; Conflict if its key or name is taken.
 	Insert(ctx context.Context, obj *T) error
-	// Get finds an object by key or name, a template or image only by name. Built-in templates are not in the store.
+	// Get finds an object by ID or name. Built-in templates and agents are not in the store.
 	Get(ctx context.Context, in Scope, ref string) (*T, error)
-	// List returns a page of objects in order of creation, or of templates and images in order of name. more is whether there are
-	// more pages.
+	// List returns a page of objects in order of creation, or of name if they have no ID. more is whether there are more pages.
 	List(ctx context.Context, in Scope, f Filter) (page []*T, more bool, err error)
 	// Update changes an object in one transaction: change gets the stored state, and if it returns an error, nothing is
 	// changed and the error is returned unchanged. change must not access the store and may be called more than once.
 	// Key and account cannot be changed.
 	Update(ctx context.Context, in Scope, ref string, change func(*T) error) (*T, error)
-	// Delete removes an object by key or name.
+	// Delete removes an object by ID or name.
 	Delete(ctx context.Context, in Scope, ref string) error
 }
 

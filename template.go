@@ -53,12 +53,12 @@ type Built struct {
 	At     time.Time `json:"at"`
 }
 
-// Templates is the service that manages templates. Errors are as for [Sandboxes].
+// Templates is the service that manages templates. Errors: NotFound for an unknown name, Invalid for a malformed template.
 type Templates interface {
 	// PutTemplate stores t under its name for the caller's account. Returns Denied for built-in names.
 	PutTemplate(ctx context.Context, t Template) (*Template, error)
 	GetTemplate(ctx context.Context, name string) (*Template, error)
-	// ListTemplates returns the built-in templates and the account's, by name.
+	// ListTemplates returns the built-in template, and then those of the caller's account, sorted by name.
 	ListTemplates(ctx context.Context) ([]*Template, error)
 	RemoveTemplate(ctx context.Context, name string) error
 	// BuildTemplate pulls the image and runs the set-up steps that are not cached. progress may be nil.

@@ -44,9 +44,9 @@ type AttachRequest struct {
 	ReadOnly bool   `json:"readOnly,omitempty" doc:"Only view"`
 }
 
-// Terminals is the service that manages the terminals in sandboxes. References and errors are as for [Sandboxes].
+// Terminals is the service that manages the terminals in sandboxes. ref is a sandbox's ID or name. Conflict unless it runs.
 type Terminals interface {
-	// CreateTerminal starts a program at a new terminal. Exhausted if the sandbox has [MaxTerminals].
+	// CreateTerminal starts a program at a new terminal. Exhausted if the sandbox has [MaxTerminals] terminals.
 	CreateTerminal(ctx context.Context, ref string, req TerminalRequest) (*Terminal, error)
 	// ListTerminals lists the sandbox's terminals, oldest first.
 	ListTerminals(ctx context.Context, ref string) ([]Terminal, error)

@@ -46,8 +46,8 @@ func CheckVolumeName(field, name string) error {
 	return nil
 }
 
-// Volumes is the service that manages volumes. All methods are safe for concurrent use; the caller is in ctx, see
-// [WithCaller]. ref is an id or a name.
+// Volumes is the service that manages volumes. All methods are safe for concurrent use, and act for the account of
+// the [Caller] in ctx. ref is the id or name of a volume.
 type Volumes interface {
 	// CreateVolume creates an empty volume. Conflict if the name is taken.
 	CreateVolume(ctx context.Context, req VolumeRequest) (*Volume, error)

@@ -21,8 +21,8 @@ type WorkspaceKind string
 const (
 	// WorkspaceOverlay shows the directory as it is, and writes changes to a layer of the sandbox.
 	WorkspaceOverlay WorkspaceKind = "overlay"
-	// WorkspaceCopy is like WorkspaceOverlay, but with a copy of the directory that is made at the start: later changes on the host
-	// are not visible.
+	// WorkspaceCopy shows a copy of the directory that is made at the start, and writes changes to a layer of the sandbox. Later
+	// changes of the directory on the host are not visible.
 	WorkspaceCopy WorkspaceKind = "copy"
 	// WorkspaceDirect is the directory itself, writable. Changes are not reviewed. It must be requested explicitly.
 	WorkspaceDirect WorkspaceKind = "direct"
@@ -38,7 +38,7 @@ type SyncMode string
 const (
 	SyncSecure SyncMode = "secure"      // a person applies changes after a review
 	SyncYolo   SyncMode = "yolo"        // changes that pass every check are applied every 30 s and at the end
-	SyncUnsafe SyncMode = "yolo-unsafe" // no review: the sandbox writes to the host directory itself; see [WorkspaceDirect]
+	SyncUnsafe SyncMode = "yolo-unsafe" // no review: the sandbox writes to the host directory itself
 )
 
 // WorkspaceState is the state of a workspace.
@@ -156,7 +156,7 @@ const (
 	VerdictPass     = "pass"  // the change may be applied
 	VerdictAsk      = "ask"   // may be applied by a person who has read the reason; is never applied automatically
 	VerdictDeny     = "deny"  // the change is never applied
-	VerdictConflict = "clash" // conflict: the host's file has changed as well, and the changes cannot be merged; see Change.Merge
+	VerdictConflict = "clash" // conflict: the host's file has changed as well, and the changes cannot be merged
 )
 
 // A Change is one difference between a workspace and the host directory as it was when the workspace was created.
@@ -246,7 +246,7 @@ type SyncReceipt struct {
 	Workspace ID             `json:"workspace"`
 	Sandbox   ID             `json:"sandbox,omitempty"`
 	Run       ID             `json:"run,omitempty"`
-	By        string         `json:"by"` // actor that has applied the changes, as in Event
+	By        string         `json:"by"` // who has applied the changes: local, a token's id, or auto for the daemon itself
 	Mode      SyncMode       `json:"mode"`
 	State     string         `json:"state" enum:"applied,undone"`
 	At        time.Time      `json:"at"`
@@ -285,7 +285,7 @@ type WorkspaceFilter struct {
 type Workspaces interface {
 	GetWorkspace(ctx context.Context, ref string) (*Workspace, error)
 	ListWorkspaces(ctx context.Context, f WorkspaceFilter) (page []*Workspace, more bool, err error)
-	// Diff returns the changes.
+	// Diff returns the changes of a workspace that req selects, with the findings of the gate.
 	Diff(ctx context.Context, ref string, req DiffRequest) (*Diff, error)
 	// Sync applies changes. Conflict if the content has changed since the review, or if the host directory has changed.
 	Sync(ctx context.Context, ref string, req SyncRequest) (*SyncReceipt, error)
@@ -295,8 +295,8 @@ type Workspaces interface {
 	RemoveWorkspace(ctx context.Context, ref string) error
 	ListReceipts(ctx context.Context, f WorkspaceFilter) (page []*SyncReceipt, more bool, err error)
 	GetReceipt(ctx context.Context, id ID) (*SyncReceipt, error)
-	// Undo reverts the changes of a receipt: all or none. Conflict if the host directory has changed since the sync. dir is as
-	// Directory in [SyncRequest].
+	// Undo reverts the changes of a receipt: all or none. Conflict if the host directory has changed since the sync. dir is that
+	// directory, opened by the client with its own rights.
 	Undo(ctx context.Context, id ID, dir Handle) (*SyncReceipt, error)
 }
 
@@ -306,7 +306,7 @@ type WorkspaceStore interface {
 	// Get finds a workspace by its id, or the newest of the sandbox or run with that id.
 	Get(ctx context.Context, in Scope, ref string) (*Workspace, error)
 	List(ctx context.Context, in Scope, f WorkspaceFilter) (page []*Workspace, more bool, err error)
-	// Update changes a workspace in one transaction, in the same way as the method Update of [Table].
+	// Update calls change with the stored workspace, maybe more than once, and stores the result unless change returns an error.
 	Update(ctx context.Context, in Scope, id ID, change func(*Workspace) error) (*Workspace, error)
 	// Delete removes a workspace with its receipts.
 	Delete(ctx context.Context, in Scope, id ID) error
@@ -329,6 +329,6 @@ type WorkspaceLayers interface {
 	// Capture writes the current content of the workspace's layer to the new directory dir. The sandbox must be frozen,
 	// or not running, in the meantime.
 	Capture(ctx context.Context, id ID, dir string) error
-	// Detach must be called after the sandbox that has the workspace was removed. Idempotent.
+	// Detach records that the sandbox that has the workspace was removed: the workspace is then no longer live. Idempotent.
 	Detach(ctx context.Context, id ID) error
 }

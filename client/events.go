@@ -15,7 +15,7 @@ import (
 // events implements [caisson.Events] by requests to a daemon.
 type events struct{ c *requester }
 
-// Watch implements [caisson.Events]. If the connection is lost, it connects again; see [watch.start].
+// Watch implements [caisson.Events]. If the connection is lost, it connects again, and no event is missed or repeated.
 func (e events) Watch(ctx context.Context, subject string, after int64) (<-chan caisson.Event, error) {
 	return watch[caisson.Event]{
 		open: func(ctx context.Context, after int64) (io.ReadCloser, error) {

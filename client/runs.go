@@ -98,7 +98,7 @@ func (r runs) RunLog(ctx context.Context, id caisson.ID, stream string) (io.Read
 	return r.c.openStream(ctx, get("runs", string(id), "log").withParam("stream", stream))
 }
 
-// WatchRun implements [caisson.Runs]. If the connection is lost, it connects again; see [watch.start].
+// WatchRun implements [caisson.Runs]. If the connection is lost, it connects again, and no event is missed or repeated.
 func (r runs) WatchRun(ctx context.Context, id caisson.ID, after int64) (<-chan caisson.RunEvent, error) {
 	return watch[caisson.RunEvent]{
 		open: func(ctx context.Context, after int64) (io.ReadCloser, error) {
