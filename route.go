@@ -65,7 +65,7 @@ type RouteCORS struct {
 
 // RouteLimits bound the use of a route.
 type RouteLimits struct {
-	Client      RouteRate `json:"client,omitzero" doc:"Rate of each client; absent: 50 requests per second, 200 at once"`
+	Client      RouteRate `json:"client,omitzero" doc:"Rate of each client; absent: 200 requests per second, 1000 at once"`
 	Total       RouteRate `json:"total,omitzero" doc:"Rate of all clients; absent: none"`
 	MaxRequests int       `json:"maxRequests,omitempty" minimum:"0" maximum:"4096" doc:"Requests and WebSockets under way; absent: 256"`
 	// MaxClient is the maximum number of requests and WebSockets of one client that are in progress; 0 means 64.

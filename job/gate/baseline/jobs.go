@@ -113,7 +113,7 @@ func RunCopy(ctx context.Context, run worker.Starter, root, manifest, dst *os.Fi
 	return jobCopy.Run(ctx, run, limits, worker.RunInput{Root: root, Files: []*os.File{manifest, dst}})
 }
 
-// jobBaseOfCopy runs [SaveBaseOfCopy].
+// jobBaseOfCopy saves the base of a workspace of which the sandbox has a copy of the host directory: it runs [SaveBaseOfCopy].
 var jobBaseOfCopy = worker.Job[Limits, worker.None]{
 	Name: "gate.base-of-copy", Root: true, Files: 2, Limits: fsat.ReadLimits,
 	Do: func(ctx context.Context, c *worker.Call, limits Limits) (worker.None, error) {
