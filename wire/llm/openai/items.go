@@ -139,7 +139,7 @@ func checkNamespace(p *parser, v value) error {
 	})
 }
 
-// copyProviderTool copies an item in which the model has called a tool of the provider, with the ids of files and containers in it.
+// copyProviderTool copies the definition of a tool of the provider, or an item of its use, and checks and records the ids in it.
 func (p *parser) copyProviderTool(v value) error {
 	if err := p.checkReferences(v, maxNesting); err != nil {
 		return err
