@@ -340,7 +340,7 @@ func (s *processState) listen(ctx context.Context, conn *net.UnixConn) error {
 			}
 			select {
 			case rotate <- struct{}{}:
-			default: // a rotation is already pending
+			default: // another journal has been requested already
 			}
 		case msg.Finished:
 			if s.link.journals.remove(msg.Journal) {

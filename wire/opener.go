@@ -71,9 +71,9 @@ func (s *processState) openStream(ctx context.Context, conn *net.UnixConn, msg f
 	})
 }
 
-// stream opens the requested stream. The Manager's record of the wire determines the guest: a stream belongs to a sandbox and
-// continues if the sandbox is assigned to another run. The returned stream counts until its job has exited; cancel stops the job
-// early.
+// stream opens the requested stream. The record of the wire, not the message, names the guest: a stream belongs to a sandbox and
+// continues if the sandbox is assigned to another run. The returned stream counts towards the limit of streams until its job has
+// exited; cancel stops the job.
 func (s *processState) stream(ctx context.Context, msg feedMessage) (_ *os.File, cancel func(), err error) {
 	s.m.mu.Lock()
 	a := s.m.wires[msg.Sandbox]

@@ -8,7 +8,7 @@ import (
 
 const (
 	whyTimeout    = 10 * time.Second // time limit for waiting until no other page is rendered, and for writing the page
-	maxRenderings = 4                // pages rendered concurrently in the process
+	maxRenderings = 4                // pages about refused connections that are rendered concurrently in the process
 )
 
 // A bufferedResponse buffers a response completely before any of it is written, so that a sandbox that does not read blocks only

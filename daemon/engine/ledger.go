@@ -36,8 +36,8 @@ func (policies) Explain(p caisson.Policy, target string) (*caisson.Explanation, 
 	return c.Explain(target)
 }
 
-// InternalRule implements [sandboxes.Egress]. It uses the present addresses of the host: if the host gets an address later that a
-// rule allows, connections to that address lead to the host.
+// InternalRule implements [sandboxes.Egress]: it finds the first rule that allows access to the host or its networks. It uses the
+// present addresses of the host; a rule may allow an address that the host gets later.
 func (p policies) InternalRule(policy caisson.Policy) (int, bool) {
 	return egress.InternalRule(policy, func(a netip.Addr) bool {
 		own, err := p.host.IsOwn(a)

@@ -78,7 +78,7 @@ type Owners struct {
 	cache *lru.Map[caisson.ID, string] // accounts by sandbox; guarded by mu
 }
 
-// NewOwners returns an Owners for the sandboxes and gateway runs in the store.
+// NewOwners returns an Owners, which finds the accounts of the sandboxes and gateway runs in the store.
 func NewOwners(store caisson.Store) *Owners {
 	return &Owners{store: store, cache: lru.New[caisson.ID, string](maxOwners)}
 }

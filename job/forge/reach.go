@@ -11,8 +11,8 @@ import (
 
 const dialTime = 20 * time.Second // time limit for connecting to a forge
 
-// dialer returns a dialer for connections to a forge. loopback reports whether the host of its API is a loopback address or a
-// name below localhost; local permits all addresses; own has the addresses of this host.
+// dialer returns a dialer for connections to a forge that refuses the addresses for which [checkReachable] returns an error.
+// loopback: the host of its API is a loopback address or below localhost. local permits all addresses. own: those of this host.
 func dialer(scheme string, loopback, local bool, own reach.Host) *net.Dialer {
 	return reach.Dialer(dialTime, func(a netip.AddrPort) error { return checkReachable(a.Addr(), scheme, loopback, local, own) })
 }

@@ -169,9 +169,9 @@ func (t *tree) parentNotDir(path string) string {
 	return ""
 }
 
-// nameGroups contains groups of names in one directory: the names with the same key, by nameKey, and the names with the same
-// skeleton, by nameSkeleton. The names of a group are sorted.
-type nameGroups struct{ key, skeleton map[string][]string } // names by their nameKey, and by their nameSkeleton
+// nameGroups contains groups of names in one directory, sorted: those that are one name on systems that ignore case or Unicode
+// forms, by nameKey (key), and those that look alike, by nameSkeleton (skeleton).
+type nameGroups struct{ key, skeleton map[string][]string }
 
 // collisions returns the groups of at least two names in dir that collide on other systems, or that look alike. Each group
 // contains the name of at least one change. It is safe for concurrent use.
