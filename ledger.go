@@ -175,7 +175,7 @@ type UsageRow struct {
 
 // A Receipt charges an account for a call. Source and Reference together are unique: no call is charged twice.
 type Receipt struct {
-	Source    string    `json:"source"` // what has metered the call: ChargeSource for a model gateway
+	Source    string    `json:"source"` // component that metered the call: ChargeSource for a model gateway
 	Reference string    `json:"reference" doc:"run/attempt/call"`
 	Account   string    `json:"account"`
 	Cost      USD       `json:"cost"`

@@ -118,7 +118,7 @@ type Delivery struct {
 	URL      string        `json:"url,omitempty" doc:"Of the pull request, or else of the branch"`
 	Number   int64         `json:"number,omitempty" doc:"Of the pull request"`
 	// Attempts is the number of tries since the delivery was created, or since a client last requested another try.
-	Attempts int       `json:"attempts" doc:"Since it was made, or somebody has last asked for another"`
+	Attempts int       `json:"attempts" doc:"Number of attempts since its creation, or since the last request for another attempt"`
 	Error    string    `json:"error,omitempty" doc:"Why the last try failed; for a dropped delivery, what the remote may have received"`
 	NextAt   time.Time `json:"nextAt,omitzero"` // time of the next try; zero: at once, or none
 	// CreatedAt is when the delivery was created; RetriedAt when a client last requested another try; EndedAt when the commits were

@@ -154,7 +154,7 @@ const (
 // The verdicts on a change.
 const (
 	VerdictPass     = "pass"  // the change may be applied
-	VerdictAsk      = "ask"   // may be applied by a person who has read the reason; is never applied automatically
+	VerdictAsk      = "ask"   // requires approval by a person; is never applied automatically
 	VerdictDeny     = "deny"  // the change is never applied
 	VerdictConflict = "clash" // conflict: the host's file has changed as well, and the changes cannot be merged
 )

@@ -35,7 +35,7 @@ func parseOptional(parse func(string) (caisson.ID, error), s string) (caisson.ID
 	return parse(s)
 }
 
-// parseStates parses names of states. known contains all valid states, and objects says in errors what has them, such as "runs".
+// parseStates parses names of states. known contains all valid states; objects is the plural of the object in errors: "runs".
 func parseStates[S ~string](names []string, known []S, objects string) (states []S, err error) {
 	for _, n := range names {
 		if !slices.Contains(known, S(n)) {

@@ -160,7 +160,7 @@ type subRuns struct {
 	live *live // queued and running attempts
 }
 
-// cancelTree cancels a run and its sub-runs, and waits until they have ended. by says who has cancelled the run.
+// cancelTree cancels a run and its sub-runs, and waits until they have ended. by identifies the caller that cancels the run.
 func (s *subRuns) cancelTree(ctx context.Context, r *caisson.Run, by string) error {
 	under, err := s.unended(ctx, r)
 	if err != nil {

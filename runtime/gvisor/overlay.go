@@ -118,7 +118,7 @@ const nobody = 65534
 
 // groupMap maps the directory's group gid to the group of the guest's root, and all other groups below nobody to themselves.
 // The host's group 0 is mapped to the guest's group 0 only if it is the directory's group and root is set, which permits that
-// the host's root is shown as the guest's; otherwise it is mapped to nobody.
+// the host's root is shown as the guest's; otherwise it is mapped to the user nobody.
 func groupMap(gid, base int, root bool) []syscall.SysProcIDMap {
 	var gids []syscall.SysProcIDMap
 	if gid != 0 || root {

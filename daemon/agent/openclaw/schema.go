@@ -180,7 +180,7 @@ type tools struct {
 	Exec       struct { // the tool exec, which runs commands
 		Host     string `json:"host"`     // always "gateway": commands run where OpenClaw's gateway runs
 		Security string `json:"security"` // always "full": all commands are allowed
-		Ask      string `json:"ask"`      // always "off": nobody is asked to approve a command
+		Ask      string `json:"ask"`      // always "off": commands run without approval
 	} `json:"exec"`
 }
 

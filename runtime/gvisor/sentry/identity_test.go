@@ -67,7 +67,7 @@ func TestWhatIsTold(t *testing.T) {
 		{"a child as old as its parent", ids.parentPID(elder, parent, pid), pid},
 		{"a child born in generation 1 to 3", ids.parentPID(younger, parent, pid), additionalPID(pid, 1)},
 		{"a new child", ids.parentPID(stranger, parent, pid), additionalPID(pid, 4)},
-		{"a child of somebody new", ids.parentPID(stranger, stranger, pid), pid},
+		{"a child of a new process", ids.parentPID(stranger, stranger, pid), pid},
 	} {
 		if c.got != c.want {
 			t.Errorf("%s is told %d, want %d", c.what, c.got, c.want)
