@@ -39,7 +39,7 @@ type ImageConfig struct {
 
 // An Image is a root file system that is present on this host.
 type Image struct {
-	Reference string    `json:"reference" doc:"As asked for: host, docker.io/library/debian:12, dir:…, tar:…"`
+	Reference string    `json:"reference" doc:"As requested: host, docker.io/library/debian:12, dir:…, tar:…"`
 	Digest    string    `json:"digest"`
 	Account   string    `json:"account,omitempty" doc:"Account that owns it; empty for host"`
 	Size      Size      `json:"size" doc:"Bytes on disk of its layers, shared ones included"`

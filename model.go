@@ -80,7 +80,7 @@ func (p Prices) MaxInput() USD { return max(p.Input, p.CacheRead, p.CacheWrite) 
 
 // A ModelGrant lets a sandbox use the model gateway.
 type ModelGrant struct {
-	Models []string `json:"models" yaml:"models" doc:"Aliases that may be asked for; the first is what any other model, or a missing one, becomes"`
+	Models []string `json:"models" yaml:"models" doc:"Aliases that calls may name; the first replaces any other model, or a missing one"`
 	Budget Limits   `json:"budget,omitzero" yaml:"budget" doc:"Limits of all calls of the sandbox together"`
 	Rate   Rate     `json:"rate,omitzero" yaml:"rate"`
 	// Allow names features that are otherwise removed or refused, because they allow network access or cannot be

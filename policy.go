@@ -143,7 +143,7 @@ type Decision struct {
 
 // An Explanation describes how a policy decides about a destination.
 type Explanation struct {
-	Target  string     `json:"target" doc:"What was asked about, as HOST:PORT or HOST"`
+	Target  string     `json:"target" doc:"What was checked, as HOST:PORT or HOST"`
 	Verdict Verdict    `json:"verdict"`
 	Steps   []string   `json:"steps,omitempty" doc:"Result of each rule, in order, up to the deciding one"`
 	Suggest *Rule      `json:"suggest,omitempty" doc:"The narrowest rule that would allow it, to be inserted before the deciding one"`

@@ -48,7 +48,7 @@ type ExecRequest struct {
 	Stdin   bool              `json:"stdin,omitempty" doc:"The process has a standard input; else it is empty"`
 	Timeout Duration          `json:"timeout,omitempty" doc:"SIGKILL after this long; 0 is never"`
 	// Detach lets the process outlive the exec session: closing the session does not kill it. Invalid with TTY or Stdin.
-	Detach bool `json:"detach,omitempty" doc:"The process outlives its session, and what it writes is dropped"`
+	Detach bool `json:"detach,omitempty" doc:"The process outlives its session, and its output is discarded"`
 }
 
 // A Process is one exec session, or a viewer of a terminal. Stdin, Stdout and Stderr must each be used by at most one goroutine

@@ -41,7 +41,7 @@ type Repo struct {
 	Allow      []string `json:"allow,omitempty" maxItems:"100" doc:"Patterns of protected files, as workflow definitions, that commits may change"`
 	// AllowSecrets has patterns of files with false positives: a suspected secret in such a file does not reject a push, but holds
 	// the delivery of the push.
-	AllowSecrets []string `json:"allowSecrets,omitempty" maxItems:"100" doc:"Patterns of files in which what looks like a secret is asked about, and not denied"`
+	AllowSecrets []string `json:"allowSecrets,omitempty" maxItems:"100" doc:"Patterns of files in which text that looks like a secret needs review, instead of being denied"`
 	Authors      string   `json:"authors,omitempty" enum:"keep,set," doc:"Default set"`
 	AuthorName   string   `json:"authorName,omitempty" maxLength:"200" doc:"Default Caisson"`
 	AuthorEmail  string   `json:"authorEmail,omitempty" maxLength:"200" doc:"Default caisson@localhost"`

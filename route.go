@@ -49,7 +49,7 @@ const (
 
 // A RouteAuth defines how clients authenticate to use a route.
 type RouteAuth struct {
-	Kind string `json:"kind" enum:"none,bearer,basic,signed" doc:"signed: whoever has a URL that was signed for the route"`
+	Kind string `json:"kind" enum:"none,bearer,basic,signed" doc:"signed: anyone with a URL that was signed for the route"`
 	// Hashes are SHA-256 hashes in hexadecimal.
 	Hashes []string `json:"hashes,omitempty" maxItems:"16" doc:"SHA-256, in hexadecimal, of each bearer token, or of each user:password of basic; they should be random"`
 }

@@ -63,7 +63,7 @@ type RunRequest struct {
 	Env     map[string]string `json:"env,omitempty"`
 	Limits  AgentLimits       `json:"limits,omitzero" doc:"Instead of the agent's; wider limits only over the unix socket"`
 	Policy  *Policy           `json:"policy,omitempty" doc:"Instead of the agent's"`
-	Gateway *GatewayUse       `json:"gateway,omitempty" doc:"How it may use the model gateway, in addition to what its agent says: a rate can only be lower, and what is allowed can only be more over the unix socket"`
+	Gateway *GatewayUse       `json:"gateway,omitempty" doc:"How it may use the model gateway, in addition to the agent's settings: a rate can only be lower, and more can be allowed only over the unix socket"`
 	Keep    bool              `json:"keep,omitempty" doc:"Keep the sandbox when the run has ended"`
 	// Interactive starts the agent's own interface at a terminal in the sandbox instead of giving the agent a prompt. The run
 	// ends when the program of the interface ends.
@@ -108,7 +108,7 @@ type Run struct {
 	HasWorkspace bool        `json:"hasWorkspace,omitempty" doc:"Whether files were given for its workspace"`
 	Hidden       []string    `json:"hidden,omitempty" doc:"Secret-looking files that were left out of the copy that its workspace was made of; at most 200 are listed. Those of a mounted directory are in its workspace"`
 	HiddenCount  int         `json:"hiddenCount,omitempty"`
-	Local        bool        `json:"local,omitempty" doc:"Whether it was asked for over the unix socket"`
+	Local        bool        `json:"local,omitempty" doc:"Whether it was requested over the unix socket"`
 	Result       *RunResult  `json:"result,omitempty" doc:"Of the last attempt that ended"`
 	// Previous has the results of the attempts before the one of Result, oldest first.
 	Previous  []RunResult `json:"previous,omitempty" doc:"Of the attempts before, oldest first"`
@@ -147,14 +147,14 @@ type RunResult struct {
 	Phases   []Phase           `json:"phases,omitempty" doc:"Time spent in each phase"`
 	Warm     bool              `json:"warm" doc:"Whether it began as a fork of the warm snapshot"`
 	Versions map[string]string `json:"versions,omitempty" doc:"agent, digest, caisson, driver"`
-	Changes  []FileChange      `json:"changes,omitempty" doc:"What the sandbox says has changed in its workspace; at most 1000"`
+	Changes  []FileChange      `json:"changes,omitempty" doc:"Changes in its workspace, as reported by the sandbox; at most 1000"`
 	// Patch contains the changes of small text files as a unified diff.
 	Patch  string      `json:"patch,omitempty" doc:"The changes as a unified diff, as far as they are small text"`
 	Exit   *ExitStatus `json:"exit,omitempty" doc:"Of the agent's program"`
 	Stdout Size        `json:"stdout,omitempty" doc:"Bytes of the program's output that were kept"`
 	Stderr Size        `json:"stderr,omitempty"` // bytes of the standard error that were kept
 	// Cut means that a part of the program's output was not kept, because the output was too long.
-	Cut      bool         `json:"cut,omitempty" doc:"Whether it said more than was kept"`
+	Cut      bool         `json:"cut,omitempty" doc:"Whether it reported more than was kept"`
 	Delivery *RunDelivery `json:"delivery,omitempty" doc:"Delivery of its commits"`
 }
 

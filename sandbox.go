@@ -25,7 +25,7 @@ type Sandbox struct {
 	// Exit is how the sandbox's command ended; nil while it runs or if there is none.
 	Exit      *ExitStatus `json:"exit,omitempty"`
 	Parent    ID          `json:"parent,omitempty" doc:"For a fork: the snapshot or sandbox it was forked from"`
-	Node      string      `json:"node" doc:"The machine it lives on"`
+	Node      string      `json:"node" doc:"The machine that it is on"`
 	Build     string      `json:"build" doc:"The programs that it runs with, by content; a daemon that does not work with them may list, stop and remove it"`
 	Pooled    bool        `json:"pooled,omitempty" doc:"In its template's warm pool; not yet claimed"`
 	CreatedAt time.Time   `json:"createdAt"`
@@ -74,7 +74,7 @@ type Spec struct {
 	Mounts    []Mount           `json:"mounts,omitempty"`
 	TTL       Duration          `json:"ttl,omitempty" doc:"Pause after this long; 0 is never"`
 	HardTTL   Duration          `json:"hardTtl,omitempty" doc:"Remove after this long; 0 is never"`
-	AutoPause AutoPause         `json:"autoPause,omitzero" doc:"What happens while nobody uses it; can change later"`
+	AutoPause AutoPause         `json:"autoPause,omitzero" doc:"What happens while it is not in use; can change later"`
 	// FinalSnapshot means that a snapshot is taken before the hard TTL removes the sandbox. No snapshot is taken if a request
 	// removes it.
 	FinalSnapshot bool        `json:"finalSnapshot,omitempty" doc:"Take a snapshot before the hard ttl removes it"`
@@ -217,7 +217,7 @@ type CreateRequest struct {
 type ExtendRequest struct {
 	TTL       *Duration  `json:"ttl,omitempty" doc:"Pause after this time, counted from now; 0s means never"`
 	HardTTL   *Duration  `json:"hardTtl,omitempty" doc:"Remove after this time, counted from now; 0s means never"`
-	AutoPause *AutoPause `json:"autoPause,omitempty" doc:"What happens while nobody uses it; {} means nothing"`
+	AutoPause *AutoPause `json:"autoPause,omitempty" doc:"What happens while it is not in use; {} means nothing"`
 	WakeAt    *time.Time `json:"wakeAt,omitempty" doc:"When it is woken or resumed if it is suspended or paused then; 0001-01-01T00:00:00Z means never"`
 }
 

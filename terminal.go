@@ -22,7 +22,7 @@ type Terminal struct {
 	Cols      uint16      `json:"cols"`
 	Viewers   int         `json:"viewers" doc:"How many are attached"`
 	StartedAt time.Time   `json:"startedAt" doc:"By the sandbox's clock"`
-	Exit      *ExitStatus `json:"exit,omitempty" doc:"How its program has ended. The terminal stays for ten minutes, or until somebody who attaches to it has got this"`
+	Exit      *ExitStatus `json:"exit,omitempty" doc:"How its program has ended. The terminal stays for ten minutes, or until a client that attaches to it has received this"`
 }
 
 // A TerminalRequest is the input of [Terminals.CreateTerminal].

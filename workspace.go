@@ -183,7 +183,7 @@ type Change struct {
 	// change and the sandbox's can be merged without one overwriting the other.
 	HostChanged bool   `json:"moved,omitempty"`
 	Merge       bool   `json:"merge,omitempty" doc:"Whether the change can be merged into the host's current file; hash is that of the merged file"`
-	Patch       string `json:"patch,omitempty" doc:"Unified diff, if it was asked for and is text; of a merge or a clash, against what the host has now"`
+	Patch       string `json:"patch,omitempty" doc:"Unified diff, if it was requested and is text; of a merge or a conflict, against what the host has now"`
 }
 
 // A Finding is the result of a check of a change.
@@ -254,7 +254,7 @@ type SyncReceipt struct {
 	Checks    []string       `json:"checks"`
 	Entries   []ReceiptEntry `json:"entries"`
 	// Auto means that all changes that passed every check were applied, without a selection by a person.
-	Auto    bool   `json:"auto,omitempty" doc:"Whether whatever passes every check was applied, and nobody has chosen it"`
+	Auto    bool   `json:"auto,omitempty" doc:"Whether all changes that passed every check were applied, without a selection"`
 	Waiting int    `json:"waiting,omitempty" doc:"Number of changes that were not applied because a check failed or the host directory has changed"`
 	Held    string `json:"held,omitempty" doc:"With auto: explains that removals of most of the directory's files were not applied, and how to apply them"`
 }

@@ -33,7 +33,7 @@ type chatRoutes struct {
 }
 
 // chatDescription is the description of chat requests in the OpenAPI document.
-const chatDescription = `The agent answers as a run: it goes on when the client leaves, and can be taken up again with GET /runs/{id}/events.
+const chatDescription = `The agent answers as a run: it continues when the client disconnects, and its events can be read again with GET /runs/{id}/events.
 
 The answer is a stream of server-sent events: RunEvents named by their type, with seq as id. With ?protocol=ui-message, or that parameter in
 Accept (text/event-stream; protocol=ui-message), it is a stream of UI message chunks for the AI SDK.

@@ -196,7 +196,7 @@ func (c *chatParser) parseConversation(req *chatRequest, b *chatBody) {
 func (c *chatParser) checkText(path, text string) {
 	switch n := utf8.RuneCountInString(text); {
 	case strings.TrimSpace(text) == "":
-		c.addError(path, "says nothing")
+		c.addError(path, "has no text")
 	case n > maxMessage:
 		c.addError(path, "has %d characters, more than %d", n, maxMessage)
 	}

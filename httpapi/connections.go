@@ -14,7 +14,7 @@ type connectionRoutes struct{ core caisson.Connections }
 func (h connectionRoutes) register(rt *router) {
 	o := postOp("/sandboxes/{ref}/connections", "connect", "connections", "Connect to a server in a sandbox")
 	o.Description = "Upgrades the connection to " + protocol.StreamUpgrade + ": from then on it is the stream to and from the server, " +
-		"each direction of which can be closed alone. Without an answer 101, nobody is connected."
+		"each direction of which can be closed alone. With any other status than 101 there is no connection."
 	registerStreamRoute(rt, withResponse(o, http.StatusSwitchingProtocols, "", "The connection is now the stream"), h.connect)
 }
 

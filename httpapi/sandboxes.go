@@ -24,7 +24,7 @@ func (h sandboxRoutes) register(rt *router) {
 	registerRoute(rt, getOp("/sandboxes", "list-sandboxes", tag, "List sandboxes, oldest first"),
 		listPages[FilterParams](caisson.SandboxPrefix, h.core.List, sandboxAnswer, func(s *caisson.Sandbox) caisson.ID { return s.ID }))
 	registerRoute(rt, getOp("/sandboxes/{ref}", "get-sandbox", tag, "Get a sandbox"), sandboxByRef(h.core.Get))
-	registerActionRoute(rt, deleteOp("/sandboxes/{ref}", "remove-sandbox", tag, "End a sandbox and delete everything it had"),
+	registerActionRoute(rt, deleteOp("/sandboxes/{ref}", "remove-sandbox", tag, "End a sandbox and delete everything that belongs to it"),
 		removeByRef[RefParam](h.core.Remove))
 	registerRoute(rt, postOp("/sandboxes/{ref}/start", "start-sandbox", tag, "Start a created or stopped sandbox"), sandboxByRef(h.core.Start))
 	registerRoute(rt, postOp("/sandboxes/{ref}/stop", "stop-sandbox", tag, "Stop every process; files are kept"), withAnswer(h.stop, sandboxAnswer))

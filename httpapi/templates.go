@@ -61,7 +61,7 @@ func (h templateRoutes) put(ctx context.Context, in *struct {
 		if !caller.Local && time.Duration(s.Timeout) > maxStepTime {
 			return nil, &caisson.Error{
 				Kind: caisson.Denied, Field: fmt.Sprintf("setup[%d].timeout", i),
-				Msg: fmt.Sprintf("is more than %s, the most that can be asked for over a token", caisson.Duration(maxStepTime)),
+				Msg: fmt.Sprintf("is more than %s, the most that can be requested over a token", caisson.Duration(maxStepTime)),
 			}
 		}
 	}

@@ -22,7 +22,7 @@ type TerminalRef struct {
 
 func (h terminalRoutes) register(rt *router) {
 	const tag = "terminals"
-	registerRoute(rt, withCreated(postOp("/sandboxes/{ref}/terminals", "create-terminal", tag, "Start a program at a terminal that clients can leave and come back to")), h.create)
+	registerRoute(rt, withCreated(postOp("/sandboxes/{ref}/terminals", "create-terminal", tag, "Start a program at a terminal that clients can detach from and attach to again")), h.create)
 	registerListRoute(rt, getOp("/sandboxes/{ref}/terminals", "list-terminals", tag, "List the terminals of a sandbox, oldest first"),
 		byRef[RefParam](h.core.ListTerminals))
 	registerActionRoute(rt, deleteOp("/sandboxes/{ref}/terminals/{terminal}", "remove-terminal", tag, "Kill the program of a terminal, and remove it"), h.remove)

@@ -138,7 +138,7 @@ func (h workspaceRoutes) checkDirectoryHandle(ctx context.Context, ids []string)
 	}
 	switch {
 	case !caller.Local:
-		return nil, caisson.Errorf(caisson.Denied, "host directories are changed only over the unix socket, by who can open them")
+		return nil, caisson.Errorf(caisson.Denied, "host directories are changed only over the unix socket, by users who can open them")
 	case len(ids) != 1:
 		h.handles.closeUntaken(caller.Account, ids)
 		return nil, caisson.Invalidf("directory", "needs the descriptor of the workspace's directory, and no other; %d were passed", len(ids))

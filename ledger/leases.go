@@ -163,7 +163,7 @@ func (p *segment) waitForLease(ctx context.Context, b *leasedBudget, d caisson.D
 	case b.terms.err != nil && now.Sub(b.terms.checked) < refusedTTL:
 		err := b.terms.err
 		p.mu.Unlock()
-		return caisson.Wrap(err, caisson.Unavailable, "the budget cannot be asked for at present; try again in a moment")
+		return caisson.Wrap(err, caisson.Unavailable, "the budget is not available at present; try again in a moment")
 	case b.terms.refused != nil && b.terms.fresh(now) && need.Covers(*b.terms.refused):
 		err := b.overBudget(d.MaxUsage(d.MinOutput))
 		p.mu.Unlock()
@@ -253,7 +253,7 @@ func (p *segment) renewLease(b *leasedBudget, need, want caisson.Amount) {
 	defer cancel()
 	lease, err := p.lessor.Lease(ctx, b.account, b.key, need, want)
 	if err == nil && !lease.Unlimited && (!lease.Granted.Covers(caisson.Amount{}) || !want.Covers(lease.Granted)) {
-		err = caisson.Errorf(caisson.Internal, "the lessor granted what was not asked for")
+		err = caisson.Errorf(caisson.Internal, "the lessor granted a lease that was not requested")
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

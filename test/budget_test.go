@@ -163,7 +163,7 @@ func (h *modelHost) balance() {
 	var cost, charged caisson.USD
 	for _, c := range calls {
 		if seen[c.ID] {
-			h.t.Errorf("call %s is there twice", c.ID)
+			h.t.Errorf("call %s occurs twice", c.ID)
 		}
 		seen[c.ID] = true
 		cost += c.Cost

@@ -151,7 +151,7 @@ func TestPortForward(t *testing.T) {
 	page := "http://" + f.locals[0] + "/page"
 
 	broken(t, f.locals[1])
-	poll.Until(t, settle, func() bool { return strings.Contains(f.said(), "nobody listens at 3001 in the sandbox") })
+	poll.Until(t, settle, func() bool { return strings.Contains(f.said(), "no server listens at 3001 in the sandbox") })
 	h.server("web")
 	serving(t, page, "hello\n")
 

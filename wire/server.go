@@ -257,7 +257,7 @@ func (s *server) handle(req request, files []*os.File) reply {
 func dataReply(v any) reply {
 	b, err := json.Marshal(v)
 	if err == nil && len(b) > maxBody {
-		err = errors.New("too much to say")
+		err = errors.New("the reply is too large")
 	}
 	if err != nil {
 		return errorReply(err)

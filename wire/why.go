@@ -43,7 +43,7 @@ func (h *virtualHosts) serveWhy(rw http.ResponseWriter, r *http.Request, w *sand
 	case w.whySlot <- struct{}{}:
 		defer func() { <-w.whySlot }()
 	case <-time.After(whyTimeout):
-		http.Error(rw, "caisson: this sandbox asks too much at once", http.StatusServiceUnavailable)
+		http.Error(rw, "caisson: this sandbox makes too many requests at once", http.StatusServiceUnavailable)
 		return
 	case <-r.Context().Done():
 		return

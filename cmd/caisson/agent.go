@@ -18,7 +18,7 @@ type agentCmd struct {
 	Add    agentAddCmd    `cmd:"" aliases:"put" help:"Store an agent from a YAML file."`
 	Rm     agentRmCmd     `cmd:"" help:"Remove agents."`
 	Build  agentBuildCmd  `cmd:"" help:"Build the root file system of an agent."`
-	Warm   agentWarmCmd   `cmd:"" help:"Make an agent's warm snapshot anew, which its runs are forks of."`
+	Warm   agentWarmCmd   `cmd:"" help:"Make an agent's warm snapshot again; its runs are forks of it."`
 	Check  agentCheckCmd  `cmd:"" help:"Check the requirements of an agent and its skills."`
 	Import agentImportCmd `cmd:"" help:"Import the configuration of an existing agent."`
 }

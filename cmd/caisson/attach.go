@@ -42,7 +42,7 @@ func (k *detachKeys) UnmarshalText(b []byte) error {
 // attachFlags are the flags for attaching to a terminal.
 type attachFlags struct {
 	ReadOnly   bool       `help:"Only view the terminal; Ctrl-C leaves."`
-	DetachKeys detachKeys `help:"Keys that leave the terminal; the program runs on." default:"${defaultDetachKeys}" placeholder:"KEYS"`
+	DetachKeys detachKeys `help:"Keys that detach from the terminal; the program continues to run." default:"${defaultDetachKeys}" placeholder:"KEYS"`
 }
 
 // attachCmd shows a run, or connects to a terminal.
@@ -53,9 +53,9 @@ type attachCmd struct {
 }
 
 func (c *attachCmd) Help() string {
-	return `A run is shown as by caisson run, with its exit code; Ctrl-C leaves, and the run goes on. With an interactive run or a sandbox,
-you are at its terminal until its program ends, whose exit code is then this one's, or until you leave with Ctrl-P Ctrl-Q. Whoever comes last
-types; others only view.
+	return `A run is shown as by caisson run, with its exit code; Ctrl-C detaches, and the run continues. With an interactive run or a sandbox,
+you are at its terminal until its program ends, whose exit code is then this one's, or until you detach with Ctrl-P Ctrl-Q. The client that attached last
+types; the others only view.
 
 ` + examples("caisson attach rn-abcdefghijklmnop", "caisson attach rn-abcdefghijklmnop -o jsonl", "caisson attach web", "caisson attach --read-only web")
 }

@@ -62,7 +62,7 @@ type cli struct {
 	Credential credentialCmd `cmd:"" help:"Manage secrets, which sandboxes can use but not read."`
 	Audit      auditCmd      `cmd:"" help:"Verify the event log."`
 	Events     eventsCmd     `cmd:"" help:"Follow what happens."`
-	Model      modelCmd      `cmd:"" help:"Show the models there are and what they cost."`
+	Model      modelCmd      `cmd:"" help:"Show the available models and their prices."`
 	Usage      usageCmd      `cmd:"" help:"Show what calls of models cost."`
 	Budget     budgetCmd     `cmd:"" help:"Bound what calls of models may cost."`
 	Df         dfCmd         `cmd:"" help:"Show disk usage."`
@@ -132,7 +132,7 @@ func (a *app) main(ctx context.Context, args []string) error {
 	}
 	for _, p := range kctx.Path {
 		if f := p.Flag; f != nil && f.Tag.Has("positive") && f.Target.IsZero() {
-			return &usageError{err: fmt.Errorf("--%s must be more than 0; leave it out for the default", f.Name), command: kctx.Selected().FullPath()}
+			return &usageError{err: fmt.Errorf("--%s must be greater than 0; leave it out for the default", f.Name), command: kctx.Selected().FullPath()}
 		}
 	}
 	a.globals = c.globals

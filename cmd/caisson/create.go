@@ -23,7 +23,7 @@ type sandboxFlags struct {
 	OpenFiles int               `positive:"" help:"Limit of open files of one process." group:"new" placeholder:"N"`
 	Mount     []string          `help:"Mount a host directory in the sandbox, read-only unless :rw is appended; may be repeated." group:"new" placeholder:"SRC:DST[:rw]" sep:"none" complete:"file"`
 	Workspace string            `help:"Show a host directory inside, by default as /workspace, and keep what is written for a review (see diff and sync)." group:"new" placeholder:"DIR[:TARGET]" complete:"file"`
-	Volume    string            `help:"Give it this volume, by default as /workspace; it is made if there is none of that name, and what is written there stays. See volume ls." group:"new" placeholder:"NAME[:TARGET]" complete:"volume"`
+	Volume    string            `help:"Give it this volume, by default as /workspace; it is created if there is none of that name, and keeps its files. See volume ls." group:"new" placeholder:"NAME[:TARGET]" complete:"volume"`
 	Label     []string          `help:"Add a label; may be repeated." short:"l" group:"new" placeholder:"KEY=VALUE" sep:"none"`
 	TTL       *caisson.Duration `name:"ttl" help:"Pause the sandbox after this time; 0s means never." group:"new" placeholder:"DURATION"`
 	HardTTL   *caisson.Duration `name:"hard-ttl" help:"Remove the sandbox after this time; 0s means never." group:"new" placeholder:"DURATION"`
@@ -35,7 +35,7 @@ type sandboxFlags struct {
 
 // grantFlags are the flags for the destinations, models and limits that are granted to a new sandbox.
 type grantFlags struct {
-	Policy    string   `help:"What it may reach, as YAML (see policy set); like --allow and --deny, instead of the template's or the origin's." group:"new" placeholder:"FILE" complete:"file"`
+	Policy    string   `help:"Egress policy, as YAML (see policy set); like --allow and --deny, it replaces that of the template, or of the source of a fork." group:"new" placeholder:"FILE" complete:"file"`
 	Allow     []string `help:"Allow connections to a preset or TARGET[:PORTS][/udp]; may be repeated." group:"new" placeholder:"SPEC" sep:"none"`
 	Deny      []string `help:"Keep it from a destination, before all that is allowed; may be repeated." group:"new" placeholder:"SPEC" sep:"none"`
 	Model     []string `help:"Grant the model with this alias; may be repeated, the first one is the default." group:"new" placeholder:"ALIAS" complete:"model" sep:"none"`

@@ -17,8 +17,8 @@ type credentialCmd struct {
 }
 
 // valueHelp is the help about where the value of a credential comes from; several commands have it in common.
-const valueHelp = `The value is asked for on the terminal, or read from standard input if that is not one, or comes from where a flag says.
-It is never an argument: every user of a machine can see those, and shells keep them. A line end behind it is cut off.
+const valueHelp = `The command prompts for the value on the terminal, or reads it from standard input if that is not one; flags name other sources.
+The value is never an argument: every user of a machine can see those, and shells keep them. A line end behind it is cut off.
 
 `
 

@@ -52,7 +52,7 @@ func (c *credentialValue) read(ctx context.Context, a *app, command string) (cai
 	}
 	switch {
 	case !c.Command && len(rest) > 0 && !stdin:
-		return caisson.Secret{}, usagef(command, "a value is never an argument: every user of this machine can see those, and the shell keeps them; leave it out to be asked for it. If that was a real one, replace it at its provider")
+		return caisson.Secret{}, usagef(command, "a value is never an argument: every user of this machine can see those, and the shell keeps them; leave it out to be prompted for it. If that was a real one, replace it at its provider")
 	case given > 1:
 		return caisson.Secret{}, usagef(command, "give one of --env, --file, --command and -")
 	case c.Command && len(rest) == 0:

@@ -111,7 +111,7 @@ type daemonStopCmd struct {
 }
 
 func (c *daemonStopCmd) Help() string {
-	return "Sandboxes and what runs in them go on: services, terminals, interactive runs and what exec -d started. Other runs of agents that are " +
+	return "Sandboxes and their processes continue to run: services, terminals, interactive runs and what exec -d started. Other runs of agents that are " +
 		"under way fail, and what exec runs in the foreground is killed; both are counted. The next command that needs a daemon starts one.\n\n" +
 		examples("caisson daemon stop")
 }
@@ -203,7 +203,7 @@ func (d *localDaemon) stop(ctx context.Context, timeout time.Duration) (pid int,
 		case ctx.Err() != nil:
 			return pid, ctx.Err()
 		case time.Now().After(end):
-			return pid, caisson.Errorf(caisson.Unavailable, "the daemon with pid %d has not ended after %s; caisson daemon logs says what it does, and kill -9 %d ends it (sandboxes keep running)", pid, timeout, pid)
+			return pid, caisson.Errorf(caisson.Unavailable, "the daemon with pid %d has not ended after %s; caisson daemon logs shows what it does, and kill -9 %d ends it (sandboxes keep running)", pid, timeout, pid)
 		}
 	}
 }
@@ -243,7 +243,7 @@ type daemonRestartCmd struct {
 }
 
 func (c *daemonRestartCmd) Help() string {
-	return "The new daemon is this binary, whatever the old one was. Only for a daemon that a command has started; one of a service manager is " +
+	return "The new daemon is this binary, even if the old one was another. Only for a daemon that a command has started; one of a service manager is " +
 		"restarted there. See daemon stop for what becomes of runs and of what exec runs.\n\n" + examples("caisson daemon restart")
 }
 
@@ -362,7 +362,7 @@ func otherFileNote(a *app, st *caisson.DaemonStatus, file string) string {
 
 // daemonLogsCmd shows the daemon's log.
 type daemonLogsCmd struct {
-	Follow bool `help:"Go on with what is written from now on." short:"f"`
+	Follow bool `help:"Follow the log: print new lines as they are written." short:"f"`
 	Lines  int  `help:"Begin this many lines before the end." short:"n" default:"100" placeholder:"N"`
 }
 

@@ -22,10 +22,10 @@ type startFlags struct {
 	registryLogin
 }
 
-// request returns req with the properties of the process that the flags specify.
-func (s *startFlags) request(a *app, req caisson.ExecRequest) (_ caisson.ExecRequest, err error) {
+// request returns req with the properties of the process that the flags of a command, "exec" or "shell", specify.
+func (s *startFlags) request(a *app, command string, req caisson.ExecRequest) (_ caisson.ExecRequest, err error) {
 	if !s.Rm && !reflect.ValueOf(s.sandboxFlags).IsZero() {
-		return req, usagef("exec", "flags for a new sandbox need --rm")
+		return req, usagef(command, "flags for a new sandbox need --rm")
 	}
 	req.Workdir, req.User, req.Timeout = s.Workdir, s.User, s.Timeout
 	req.Env, err = a.parseEnv(s.Env)
@@ -58,7 +58,7 @@ type execCmd struct {
 	TTY         bool     `name:"tty" help:"Allocate a terminal." short:"t"`
 	Detach      bool     `help:"Run it in the background and print its process id; its output is discarded." short:"d"`
 	// DetachKeys has no default, unlike the flag of caisson attach: without it, the program ends with this command.
-	DetachKeys detachKeys `help:"With -it: keys that leave the program, such as ctrl-p,ctrl-q. It runs on, also if this command is killed; caisson attach goes on." placeholder:"KEYS"`
+	DetachKeys detachKeys `help:"With -it: keys that detach from the program, such as ctrl-p,ctrl-q. It continues to run, even if this command is killed; caisson attach attaches to it again." placeholder:"KEYS"`
 	startFlags
 }
 
@@ -78,7 +78,7 @@ func (c *execCmd) ProvideRequest(a *app) (caisson.ExecRequest, error) {
 	case len(req.Command) == 0:
 		return req, usagef("exec", "there is no command to run; write it after --")
 	case c.Detach && (c.TTY || c.Interactive):
-		return req, usagef("exec", "-d leaves nobody to use -i or -t")
+		return req, usagef("exec", "-d excludes -i and -t")
 	case c.Detach && c.Rm:
 		return req, usagef("exec", "-d and --rm exclude each other: the sandbox would be removed at once")
 	case c.DetachKeys != "" && (!c.TTY || !c.Interactive):
@@ -88,7 +88,7 @@ func (c *execCmd) ProvideRequest(a *app) (caisson.ExecRequest, error) {
 	case c.TTY && c.Interactive && !isTerminal(a.in):
 		return req, usagef("exec", "standard input is not a terminal; leave out -t")
 	}
-	return c.request(a, req)
+	return c.request(a, "exec", req)
 }
 
 func (c *execCmd) Run(ctx context.Context, a *app, req caisson.ExecRequest, api api) error {
@@ -115,7 +115,7 @@ func (c *shellCmd) ProvideRequest(a *app) (caisson.ExecRequest, error) {
 	if c.Shell != "" {
 		command = []string{c.Shell}
 	}
-	return c.request(a, caisson.ExecRequest{Command: command, Stdin: true, TTY: isTerminal(a.in)})
+	return c.request(a, "shell", caisson.ExecRequest{Command: command, Stdin: true, TTY: isTerminal(a.in)})
 }
 
 func (c *shellCmd) Run(ctx context.Context, a *app, req caisson.ExecRequest, api api) error {

@@ -26,7 +26,7 @@ func localError(field, path string, err error) error {
 	case errors.Is(err, unix.ENOTDIR):
 		return caisson.Invalidf(field, "%s is not a directory", path)
 	case errors.Is(err, fs.ErrPermission):
-		return caisson.Invalidf(field, "this user may not open %s; run the command as one who may", path)
+		return caisson.Invalidf(field, "this user is not allowed to open %s; run the command as a user who is", path)
 	default:
 		return caisson.Invalidf(field, "%s", err)
 	}

@@ -20,7 +20,7 @@ type openCmd struct {
 }
 
 func (c *openCmd) Help() string {
-	return `Whoever has the URL can use that port of the sandbox until it expires, and nothing else. It is opened in the browser of this machine, if there is
+	return `Anyone with the URL can use that port of the sandbox until it expires, and nothing else. It is opened in the browser of this machine, if there is
 one. The daemon must have ingress.listen in its configuration; see docs/guides/routes.md.
 
 ` + examples("caisson open my-sandbox 3000", "caisson open my-sandbox 3000 --ttl 8h --no-browser", "caisson open --route app")

@@ -17,7 +17,7 @@ import (
 type forwardCmd struct {
 	sandboxArg
 	Ports   []string `arg:"" help:"[LOCAL:]PORT: a port in the sandbox, and the one of this machine if it is another one; 0 chooses a free one."`
-	Address string   `help:"Address of this machine to listen on. Everybody who reaches it reaches the server." default:"127.0.0.1" placeholder:"IP"`
+	Address string   `help:"Address of this machine to listen on. Every client that can reach it can use the server." default:"127.0.0.1" placeholder:"IP"`
 }
 
 func (c *forwardCmd) Help() string {

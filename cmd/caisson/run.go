@@ -28,11 +28,11 @@ type runCmd struct {
 	MaxCalls  string           `help:"Maximum number of its model calls." placeholder:"N"`
 	Timeout   caisson.Duration `positive:"" help:"Stop the run after this time." placeholder:"DURATION"`
 	Memory    caisson.Size     `positive:"" help:"Limit of memory: 512M, 2GiB." placeholder:"SIZE"`
-	Policy    string           `help:"What it may reach, as YAML (see policy set); like --allow and --deny, instead of the agent's." placeholder:"FILE" complete:"file"`
+	Policy    string           `help:"Egress policy, as YAML (see policy set); like --allow and --deny, it replaces that of the agent." placeholder:"FILE" complete:"file"`
 	Allow     []string         `help:"Allow connections to a preset or TARGET[:PORTS][/udp]; may be repeated." placeholder:"SPEC" sep:"none"`
 	Deny      []string         `help:"Keep it from a destination, before all that is allowed; may be repeated." placeholder:"SPEC" sep:"none"`
 	Keep      bool             `help:"Keep the sandbox when the run has ended."`
-	Interact  bool             `name:"interactive" help:"Use the agent's own interface at this terminal, instead of giving it a prompt; needs -t. Ctrl-P Ctrl-Q leaves, and the run goes on." short:"i"`
+	Interact  bool             `name:"interactive" help:"Use the agent's own interface at this terminal, instead of giving it a prompt; needs -t. Ctrl-P Ctrl-Q detaches, and the run continues." short:"i"`
 	TTY       bool             `name:"tty" help:"With -i." short:"t"`
 	Detach    bool             `help:"Print the id of the run and leave it running." short:"d"`
 	gatewayFlags
@@ -42,7 +42,7 @@ type runCmd struct {
 
 func (c *runCmd) Help() string {
 	return `Progress is shown on standard error, the answer is written to standard output. The exit code is 0 only if the run has
-succeeded: 8 says that there was no credit left, 9 that somebody cancelled it, 10 that the agent failed, 11 that a
+succeeded: 8 says that there was no credit left, 9 that it was cancelled, 10 that the agent failed, 11 that a
 provider of models failed, 124 that the run reached its time limit.
 Ctrl-C cancels the run and keeps its record; a second one leaves at once.
 

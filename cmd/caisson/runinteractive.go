@@ -43,7 +43,7 @@ func (i interactiveRun) attach(ctx context.Context, run *caisson.Run, flags atta
 	if !run.State.Ended() {
 		_, left, err := attachment{i.app, i.api}.attachTo(ctx, string(run.Sandbox), run.Terminal, flags)
 		if left {
-			i.infof("caisson: the run goes on; attach again with: caisson attach %s", run.ID)
+			i.infof("caisson: the run continues; attach again with: caisson attach %s", run.ID)
 			return nil
 		}
 		if err != nil && caisson.KindOf(err) != caisson.NotFound { // NotFound means that the terminal has just ended

@@ -80,7 +80,7 @@ func deliveryText(d *caisson.RunDelivery) string {
 		}
 		return fmt.Sprintf("delivery %s to %s has failed%s; try it again with: caisson relay retry %s", d.ID, d.Repo, reasonText(d.Error), d.ID)
 	default:
-		return fmt.Sprintf("delivery %s to branch %s of %s is %s%s; caisson relay show %s says how it goes on",
+		return fmt.Sprintf("delivery %s to branch %s of %s is %s%s; caisson relay show %s shows its progress",
 			d.ID, d.Branch, d.Repo, d.State, reasonText(d.Error), d.ID)
 	}
 }

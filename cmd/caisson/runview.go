@@ -20,7 +20,7 @@ func (a runConsole) follow(ctx context.Context, run *caisson.Run, asked time.Tim
 		err = newRunView(a.app).follow(events, run.Attempt, nil)
 	}
 	if ctx.Err() != nil {
-		a.infof("caisson: the run %s goes on; caisson attach %s shows it again", run.ID, run.ID)
+		a.infof("caisson: the run %s continues; caisson attach %s shows it again", run.ID, run.ID)
 		return context.Cause(ctx)
 	}
 	if err != nil {

@@ -25,7 +25,7 @@ type sandboxCmd struct {
 	Extend   extendCmd       `cmd:"" help:"Set new time limits of sandboxes, counted from now."`
 	Snapshot takeSnapshotCmd `cmd:"" help:"Capture a sandbox at one instant."`
 	Fork     forkCmd         `cmd:"" help:"Make sandboxes that continue where a sandbox or a snapshot is."`
-	Rm       sandboxRmCmd    `cmd:"" help:"End sandboxes and delete everything they had."`
+	Rm       sandboxRmCmd    `cmd:"" help:"End sandboxes and delete everything that belongs to them."`
 	Logs     logsCmd         `cmd:"" help:"Show the output of the command of a sandbox."`
 	Stats    statsCmd        `cmd:"" help:"Measure running sandboxes."`
 	Kill     killCmd         `cmd:"" help:"Send a signal to a process of a sandbox."`
@@ -229,7 +229,7 @@ func (c *extendCmd) Help() string {
 // ProvideValidFlags validates the flags.
 func (c *extendCmd) ProvideValidFlags() (validFlags, error) {
 	if c.TTL == nil && c.HardTTL == nil && c.AutoPause == nil && c.WakeAt == nil {
-		return validFlags{}, usagef("sandbox extend", "say --ttl, --hard-ttl, --auto-pause or --wake-at")
+		return validFlags{}, usagef("sandbox extend", "give --ttl, --hard-ttl, --auto-pause or --wake-at")
 	}
 	return validFlags{}, nil
 }

@@ -20,7 +20,7 @@ import (
 type workspaceCmd struct {
 	Ls   workspaceLsCmd   `cmd:"" help:"List workspaces, newest first."`
 	Show workspaceShowCmd `cmd:"" help:"Show everything about a workspace, with the files that are hidden in it."`
-	Rm   workspaceRmCmd   `cmd:"" help:"Forget workspaces whose sandboxes are gone, with all changes in them."`
+	Rm   workspaceRmCmd   `cmd:"" help:"Remove workspaces of removed sandboxes, with all changes in them."`
 }
 
 // workspaceStates are the states of workspaces, in the order in which they occur.
@@ -289,7 +289,7 @@ func (c *workspaceChoice) note() string {
 // this user may not write in the directory.
 func openWorkspace(a *app, w *caisson.Workspace) (caisson.Handle, error) {
 	if !a.overSocket() {
-		return nil, caisson.Errorf(caisson.Denied, "changes are applied on the daemon's machine, by who may write in the directory; this is another one")
+		return nil, caisson.Errorf(caisson.Denied, "changes are applied on the daemon's machine, by a user who may write in the directory; this is another machine")
 	}
 	if !filepath.IsAbs(w.Source) {
 		return nil, caisson.Errorf(caisson.Conflict, "the workspace %s is of %s, which is not the path of a directory", w.ID, w.Source)

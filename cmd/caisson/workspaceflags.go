@@ -10,7 +10,7 @@ import (
 // workspaceFlags are the flags for the workspace of a new sandbox.
 type workspaceFlags struct {
 	Kind       string   `name:"workspace-kind" help:"overlay shows the directory as it is and takes what is written aside; copy does the same with a copy made at the start (of that of a run nothing comes back but a patch); direct lets the sandbox write in it, and nothing is reviewed." group:"new" placeholder:"KIND" enum:",overlay,copy,direct" default:""`
-	Sync       string   `help:"How changes get to the directory: secure (somebody reviews them), yolo (what passes every check is applied by itself), yolo-unsafe (the same as the kind direct)." group:"new" placeholder:"MODE" enum:",secure,yolo,yolo-unsafe" default:""`
+	Sync       string   `help:"How changes get to the directory: secure (a user reviews them), yolo (changes that pass every check are applied automatically), yolo-unsafe (the same as the kind direct)." group:"new" placeholder:"MODE" enum:",secure,yolo,yolo-unsafe" default:""`
 	ShowHidden []string `help:"Do not hide secret-looking files of this name or path from the sandbox; may be repeated." group:"new" placeholder:"PATTERN" sep:"none"`
 }
 

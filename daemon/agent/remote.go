@@ -22,7 +22,7 @@ func (c *Catalog) checkRemote(a *caisson.Agent) error {
 	}
 	for i, s := range a.Setup {
 		if time.Duration(s.Timeout) > maxStepTime {
-			deny(fmt.Sprintf("setup[%d].timeout", i), "is more than %s, the most that can be asked for over a token", caisson.Duration(maxStepTime))
+			deny(fmt.Sprintf("setup[%d].timeout", i), "is more than %s, the most that can be requested over a token", caisson.Duration(maxStepTime))
 		}
 	}
 	if a.Warm != nil && a.Warm.Randomness == randomnessOpenSSL && a.Driver != caisson.DriverOpenClaw {

@@ -138,7 +138,7 @@ func (c *checker) gateway(a *caisson.Agent, asked *caisson.GatewayUse, caller ca
 		case slices.Contains(s.Gateway.Allow, name):
 		case !caller.MayUseHost():
 			c.add(&caisson.Error{
-				Kind: caisson.Denied, Field: "gateway.allow", Msg: fmt.Sprintf("%.40q is not in the agent's gateway.allow, and cannot be asked for over a token", name),
+				Kind: caisson.Denied, Field: "gateway.allow", Msg: fmt.Sprintf("%.40q is not in the agent's gateway.allow, and cannot be requested over a token", name),
 			})
 		default:
 			s.Gateway.Allow = append(s.Gateway.Allow, name)
@@ -406,7 +406,7 @@ func narrowLimits(most, asked caisson.AgentLimits, local bool) (caisson.AgentLim
 	} {
 		if !local && f.wider {
 			errs = append(errs, &caisson.Error{
-				Kind: caisson.Denied, Field: "limits." + f.name, Msg: "is wider than " + f.show + ", the most that can be asked for over a token",
+				Kind: caisson.Denied, Field: "limits." + f.name, Msg: "is wider than " + f.show + ", the most that can be requested over a token",
 			})
 		}
 	}

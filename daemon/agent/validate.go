@@ -73,9 +73,9 @@ func (c *checker) names(a *caisson.Agent) {
 func (c *checker) sandbox(a *caisson.Agent) {
 	switch {
 	case a.Template != "" && (a.Image != "" || len(a.Setup) > 0):
-		c.addf("template", "says the same as image and setup; set one of them")
+		c.addf("template", "excludes image and setup; set one of them")
 	case a.Template == "" && a.Image == "":
-		c.addf("image", "is missing; say host, an OCI reference, or name a template")
+		c.addf("image", "is missing; write host or an OCI reference, or name a template")
 	}
 	c.word("template", a.Template)
 	c.word("image", a.Image)
@@ -85,7 +85,7 @@ func (c *checker) sandbox(a *caisson.Agent) {
 	for i, s := range a.Setup {
 		at := fmt.Sprintf("setup[%d]", i)
 		if len(s.Run) == 0 {
-			c.addf(at+".run", "say what to run")
+			c.addf(at+".run", "name the program to run")
 		}
 		c.command(at+".run", s.Run)
 		if s.Timeout < 0 {
@@ -242,7 +242,7 @@ func (c *checker) capabilities(a *caisson.Agent) {
 		case p.ID == mainPersona:
 			c.addf(at+".id", "main is reserved for the agent without a persona")
 		case seen[p.ID]:
-			c.addf(at+".id", "%q is there twice", p.ID)
+			c.addf(at+".id", "%q occurs twice", p.ID)
 		}
 		seen[p.ID] = true
 		c.word(at+".model", p.Model)
@@ -340,7 +340,7 @@ func (c *checker) words(field string, list []string) {
 		if s == "" {
 			c.addf(at, "is empty")
 		} else if slices.Contains(list[:i], s) {
-			c.addf(at, "%.80q is there twice", s)
+			c.addf(at, "%.80q occurs twice", s)
 		}
 	}
 }
@@ -404,7 +404,7 @@ func (c *checker) files(field string, files []caisson.SeedFile) {
 			strings.HasPrefix(p, "/proc/"), strings.HasPrefix(p, "/sys/"), strings.HasPrefix(p, "/dev/"), strings.HasPrefix(p, "/.caisson/"):
 			c.addf(at+".path", "%.100q cannot be written to", f.Path)
 		case seen[p]:
-			c.addf(at+".path", "%.100q is there twice", f.Path)
+			c.addf(at+".path", "%.100q occurs twice", f.Path)
 		}
 		seen[p] = true
 		c.path(at+".path", f.Path)

@@ -198,7 +198,7 @@ func (r *reader) readEntry(h *tar.Header) error {
 	}
 	switch {
 	case r.seen[e.name]:
-		return invalid("the entry %.200q is there twice", e.name)
+		return invalid("the entry %.200q occurs twice", e.name)
 	case !r.dirs[path.Dir(e.name)]:
 		return invalid("the entry %.200q is in no directory of the archive", e.name)
 	case len(r.seen) == maxEntries, r.names+len(e.name) > maxNames:

@@ -82,7 +82,7 @@ func checkPrivate(f *os.File) error {
 	case int(st.Uid) != os.Geteuid():
 		return caisson.Errorf(caisson.Conflict, "the key file %s belongs to user %d, not to user %d that runs Caisson; the key may be disclosed", f.Name(), st.Uid, os.Geteuid())
 	case st.Mode&0o077 != 0:
-		return caisson.Errorf(caisson.Conflict, "the key file %s can be read by others (mode %04o); if nobody has, chmod 600 it, else make a new key", f.Name(), st.Mode&0o7777)
+		return caisson.Errorf(caisson.Conflict, "the key file %s can be read by other users (mode %04o); if none has read it, run chmod 600 on it, else make a new key", f.Name(), st.Mode&0o7777)
 	}
 	return nil
 }

@@ -52,7 +52,7 @@ func (s *Settings) Current(ctx context.Context) (*caisson.GatewayConfig, error) 
 	if s.last == nil || ctx.Err() != nil {
 		return nil, err
 	}
-	s.Log.ErrorContext(ctx, "the settings of the model gateway cannot be had; those it had last stay in force", "err", err)
+	s.Log.ErrorContext(ctx, "the settings of the model gateway could not be loaded; the last ones stay in force", "err", err)
 	return s.last, nil
 }
 
@@ -95,7 +95,7 @@ func (s *Settings) compute(ctx context.Context) (*caisson.GatewayConfig, error) 
 			continue // the user need not have keys of all providers of the built-in offer
 		}
 		if err != nil {
-			s.Log.WarnContext(ctx, "a provider's key cannot be had; its models are refused", "provider", p.Name, "credential", p.Credential, "err", err)
+			s.Log.WarnContext(ctx, "a provider's key is not available; calls of its models are refused", "provider", p.Name, "credential", p.Credential, "err", err)
 			continue
 		}
 		cfg.Keys[p.Name] = key.Reveal()
@@ -123,7 +123,7 @@ func (s *Settings) remoteConfig(ctx context.Context) (r caisson.RemoteConfig, er
 		key, err := lookupSecret(ctx, s.Catalog.Secrets, name)
 		switch {
 		case err != nil:
-			s.Log.WarnContext(ctx, "a key of run tokens cannot be had", "key", i, "credential", name, "err", err)
+			s.Log.WarnContext(ctx, "a key of run tokens is not available", "key", i, "credential", name, "err", err)
 			continue
 		case len(key.Reveal()) < minRunKey:
 			s.Log.WarnContext(ctx, "a key of run tokens is too short; make one with: openssl rand -hex 32", "key", i, "credential", name)

@@ -106,7 +106,7 @@ func validateProvider(at string, p caisson.Provider, bad badFunc) {
 	}
 	switch {
 	case p.Account != "" && p.Credential == "":
-		bad(at+".account", "says whose the credential is, and there is none")
+		bad(at+".account", "names the account of the credential, and no credential is set")
 	case p.Account != "" && !caisson.ValidAccountName(p.Account):
 		bad(at+".account", "%.80q is not the name of an account", p.Account)
 	}

@@ -221,7 +221,7 @@ func (a *access) resolve(ctx context.Context, r *caisson.Repo, req caisson.RepoA
 	start = g.Base
 	if at := commits[headsPrefix+g.Branch]; at != "" {
 		if last == nil || last.Branch != g.Branch || last.Sent != at {
-			return nil, "", caisson.Errorf(caisson.Conflict, "branch %s of %s was made, or changed, by somebody else; choose another with --branch", g.Branch, r.Name)
+			return nil, "", caisson.Errorf(caisson.Conflict, "branch %s of %s was created or changed by another client; choose another with --branch", g.Branch, r.Name)
 		}
 		start, g.From = g.Branch, last.From
 	}

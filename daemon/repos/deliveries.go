@@ -44,9 +44,9 @@ func setDropped(d *caisson.Delivery, sending bool) {
 	sent := d.Sent != "" && d.Sent == d.Commit
 	switch {
 	case sent && d.Pull:
-		d.Error = plainLine("it was dropped after branch "+d.Branch+" had been sent: the remote has that, and perhaps the pull request", 1000)
+		d.Error = plainLine("it was dropped after branch "+d.Branch+" had been sent: the remote has the branch, and perhaps the pull request", 1000)
 	case sent:
-		d.Error = plainLine("it was dropped after branch "+d.Branch+" had been sent: the remote has that", 1000)
+		d.Error = plainLine("it was dropped after branch "+d.Branch+" had been sent: the remote has the branch", 1000)
 	case sending:
 		d.Error = plainLine("it was dropped while it was being sent: look whether the remote has branch "+d.Branch, 1000)
 	}

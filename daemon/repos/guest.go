@@ -104,7 +104,7 @@ func (x *sandboxGit) run(ctx context.Context, g *grant, most time.Duration, scri
 		return errors.Join(err, <-written)
 	}
 	cause := &gitError{<-errs + "\n" + <-out}
-	return caisson.Wrap(cause, caisson.Denied, "git in the sandbox %s; it said last: %s", status, cause)
+	return caisson.Wrap(cause, caisson.Denied, "git in the sandbox %s; its last output: %s", status, cause)
 }
 
 // remoteLines returns the lines of git's output that are marked as from the remote, joined; "" if there are none. A program in

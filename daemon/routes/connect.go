@@ -108,7 +108,7 @@ func (c *Connector) dial(ctx context.Context, t target) (*os.File, error) {
 		return nil, caisson.Wrap(err, caisson.Unavailable, "port %d of the sandbox did not accept the connection in time; try again", t.port)
 	}
 	if caisson.KindOf(err) == caisson.Unavailable && ctx.Err() == nil {
-		return nil, caisson.Wrap(err, caisson.NotFound, "nobody listens on port %d of the sandbox", t.port)
+		return nil, caisson.Wrap(err, caisson.NotFound, "no server listens on port %d of the sandbox", t.port)
 	}
 	return f, err
 }

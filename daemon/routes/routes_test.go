@@ -408,7 +408,7 @@ func TestWake(t *testing.T) {
 	if w.resumes != 1 {
 		t.Errorf("%d resumes", w.resumes)
 	}
-	fails(t, dial(closed), caisson.NotFound, "nobody listens on port 1")
+	fails(t, dial(closed), caisson.NotFound, "no server listens on port 1")
 	// It is suspended while a connection is made: the first one is closed, and it is woken again.
 	var once sync.Once
 	w.during = func() {

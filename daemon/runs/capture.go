@@ -126,7 +126,7 @@ func (c *capturer) warmUp(ctx context.Context, a *caisson.Agent, box *caisson.Sa
 		}
 	}
 	if t.Prompt == "" {
-		return caisson.Invalidf("warm.prompt", "agent %s says nothing to warm it up with", a.ID)
+		return caisson.Invalidf("warm.prompt", "agent %s has no prompt to warm it up with", a.ID)
 	}
 	// The first turn loads the agent's code; the next turns compile the code that is executed repeatedly.
 	for i := range max(1, a.Warm.Rounds) {

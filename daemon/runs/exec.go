@@ -83,7 +83,7 @@ func (g *guestExec) runDriver(ctx context.Context, box caisson.ID, t *task.Task,
 			return nil, &failure{code: caisson.RunAgentError, msg: why}
 		case err != nil:
 			p.Close()
-			return nil, &failure{code: caisson.RunAgentError, msg: "what came out of the sandbox makes no sense", err: err}
+			return nil, &failure{code: caisson.RunAgentError, msg: "the output from the sandbox is malformed", err: err}
 		case l.Type == task.LineEnd:
 			if ctx.Err() != nil {
 				return nil, context.Cause(ctx)
@@ -144,7 +144,7 @@ func (g *guestExec) execute(ctx context.Context, box caisson.ID, command []strin
 	if err != nil || status.Success() {
 		return err
 	}
-	return caisson.Errorf(caisson.Unavailable, "%s %s; it said last: %.200q", command[0], status, <-out+<-out)
+	return caisson.Errorf(caisson.Unavailable, "%s %s; its last output: %.200q", command[0], status, <-out+<-out)
 }
 
 // killNew kills the processes of a sandbox, except those whose ids are in before, those of services, and the background

@@ -132,7 +132,7 @@ func (f *finisher) finish(ctx context.Context, x *attempt, failed *caisson.RunEr
 	if err := f.subRuns.cancel(ctx, x.r); err != nil {
 		x.log.ErrorContext(ctx, "runs that this one started could not be cancelled", "err", err)
 	}
-	if err := f.retryStore(ctx, x, "what a session goes on with", func() error { return f.sessions.release(ctx, x.r, x.sessionBox()) }); err != nil {
+	if err := f.retryStore(ctx, x, "the state of a session", func() error { return f.sessions.release(ctx, x.r, x.sessionBox()) }); err != nil {
 		x.log.ErrorContext(ctx, "a session is given back by the next daemon", "session", x.r.Session, "err", err)
 	}
 	if err := f.retryStore(ctx, x, "the end of a run", func() error { return x.rec.end(ctx, endEvents(&x.result)) }); err != nil {
@@ -267,7 +267,7 @@ func (f *finisher) addChanges(ctx context.Context, x *attempt) {
 	defer cancel()
 	diff, err := f.workspaces.Diff(ctx, string(x.box.sandbox.Spec.Workspace), caisson.DiffRequest{Patch: true})
 	if err != nil {
-		x.warn(ctx, "what has changed in the workspace cannot be told; caisson diff tries again", err)
+		x.warn(ctx, "the changes of the workspace could not be listed; caisson diff tries again", err)
 		return
 	}
 	x.result.Changes, x.result.Patch = nil, ""

@@ -21,7 +21,7 @@ const interactiveTime = caisson.Duration(30 * 24 * time.Hour)
 func checkPrompt(req *caisson.RunRequest, a *caisson.Agent) error {
 	switch {
 	case !req.Interactive && req.Prompt == "":
-		return caisson.Invalidf("prompt", "is empty; say what the agent is to do")
+		return caisson.Invalidf("prompt", "is empty; write what the agent is to do")
 	case !req.Interactive:
 		return nil
 	case len(a.Interactive) == 0:

@@ -140,7 +140,7 @@ func (p *planner) planWorkspace(req *caisson.RunRequest, a *caisson.Agent) error
 	}
 	if req.Source == "" {
 		if req.Kind != "" || req.Sync != "" || len(req.Show) > 0 && req.Workspace == nil {
-			return caisson.Invalidf("kind", "says how a directory becomes the workspace, and none is given; give one with -C")
+			return caisson.Invalidf("kind", "applies to a directory, and none is given; give one with -C")
 		}
 		return nil
 	}

@@ -37,12 +37,12 @@ func (v *deliverer) deliver(ctx context.Context, x *attempt, failed *caisson.Run
 	d, err := v.relay.Deliver(ctx, h)
 	switch {
 	case err != nil:
-		x.undelivered(ctx, "what the agent has done could not be taken from its sandbox", err)
+		x.undelivered(ctx, "the agent's commits could not be fetched from its sandbox", err)
 	case d != nil:
 		x.result.Delivery = runDelivery(d, x.result.Delivery)
 		x.box.removable = x.box.removable || x.starting && !x.r.Request.Keep && x.r.Session == "" // its commits are in the relay
 	case x.starting:
-		x.undelivered(ctx, "the daemon ended before what the agent had done was taken", errClosing)
+		x.undelivered(ctx, "the daemon ended before the agent's commits were fetched", errClosing)
 	}
 }
 

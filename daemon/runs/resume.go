@@ -39,7 +39,7 @@ func (m *resumer) open(ctx context.Context, x *attempt) (ok bool, err error) {
 	if err != nil && caisson.KindOf(err) == caisson.Internal && ctx.Err() == nil {
 		// The memory of the sandbox may be lost, but not its files. giveBack stops the sandbox, and the second
 		// call of activateAndAssign starts it with its files.
-		x.warn(ctx, "the session's sandbox did not wake; it goes on with its files", err)
+		x.warn(ctx, "the session's sandbox did not wake; it is started again with its files", err)
 		m.giveBack(clean, x, s.Sandbox)
 		err = m.activateAndAssign(ctx, x, s.Sandbox)
 	}
@@ -57,7 +57,7 @@ func (m *resumer) open(ctx context.Context, x *attempt) (ok bool, err error) {
 		}
 		return false, err
 	}
-	x.warn(ctx, "the session's sandbox cannot be taken up again; it begins anew with the messages so far", err)
+	x.warn(ctx, "the session's sandbox cannot be resumed; the session continues in a new one with the messages so far", err)
 	if err := caisson.IgnoreNotFound(m.lifecycle.Remove(clean, string(s.Sandbox))); err != nil {
 		return false, err
 	}
@@ -100,7 +100,7 @@ func (m *resumer) activateAndAssign(ctx context.Context, x *attempt, id caisson.
 // previous run.
 func (m *resumer) setPolicy(ctx context.Context, x *attempt) error {
 	if x.r.Request.Image != "" {
-		return caisson.Invalidf("image", "a session goes on in the sandbox that it has; leave the image out, or begin another session")
+		return caisson.Invalidf("image", "a session continues in the sandbox that it has; leave the image out, or begin another session")
 	}
 	_, err := m.policies.SetPolicy(x.asOwner(ctx), string(x.box.sandbox.ID), x.plan.Policy)
 	return err
@@ -174,7 +174,7 @@ func (m *resumer) requireWorkspace(ctx context.Context, x *attempt, box *caisson
 		return err
 	}
 	defer asked.Directory.Close()
-	other := failf(caisson.RunInvalid, "the session has another directory, or none; leave -C out to go on with what it has, or begin another session")
+	other := failf(caisson.RunInvalid, "the session has another directory, or none; leave -C out to continue with what it has, or begin another session")
 	if box.Spec.Workspace == "" {
 		return other
 	}

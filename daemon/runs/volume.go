@@ -29,9 +29,9 @@ func requireVolume(box *caisson.Sandbox, r *caisson.Run) error {
 	has, req := box.Spec.Volume, &r.Request
 	switch {
 	case has == nil:
-		return failf(caisson.RunInvalid, "the session has no volume; leave the volume out to go on with what it has, or begin another session")
+		return failf(caisson.RunInvalid, "the session has no volume; leave the volume out to continue with what it has, or begin another session")
 	case req.Kind == caisson.WorkspaceVolume && req.Source != has.Name && req.Source != string(has.ID):
-		return failf(caisson.RunInvalid, "the session has volume %s; leave the other one out to go on with what it has, or begin another session", has.Name)
+		return failf(caisson.RunInvalid, "the session has volume %s; leave the other one out to continue with what it has, or begin another session", has.Name)
 	case r.HasWorkspace || req.Repo != nil:
 		return failf(caisson.RunInvalid, "the session works in volume %s; leave directory and repository out, or begin another session", has.Name)
 	}

@@ -134,7 +134,7 @@ func (b *builder) runStep(ctx context.Context, sb *caisson.Sandbox, step caisson
 		return err
 	}
 	if !status.Success() {
-		return caisson.Errorf(caisson.Invalid, "set-up step %.100q %s; it said last: %.200q", strings.Join(step.Run, " "), status, last)
+		return caisson.Errorf(caisson.Invalid, "set-up step %.100q %s; its last output: %.200q", strings.Join(step.Run, " "), status, last)
 	}
 	return nil
 }

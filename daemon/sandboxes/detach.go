@@ -28,7 +28,7 @@ func (p *Processes) execDetached(ctx context.Context, id caisson.ID, e caisson.R
 	}
 	pid, err := strconv.Atoi(strings.TrimSpace(string(out)))
 	if err != nil {
-		return nil, caisson.Wrap(err, caisson.Unavailable, "the sandbox does not say which process it started")
+		return nil, caisson.Wrap(err, caisson.Unavailable, "the sandbox did not report which process it started")
 	}
 	return detachedProcess{pid}, nil
 }

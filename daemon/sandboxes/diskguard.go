@@ -78,7 +78,7 @@ func (g *diskGuard) check(ctx context.Context) (tight bool) {
 	defer g.mu.Unlock()
 	free, err := g.free()
 	if err != nil {
-		g.log.ErrorContext(ctx, "what is free on the disk is not known", "err", err)
+		g.log.ErrorContext(ctx, "the free space of the disk could not be read", "err", err)
 		free = g.reserve
 	}
 	list, err := g.runtime.List(ctx)
@@ -135,7 +135,7 @@ func (w diskUsage) exceeds(sb *caisson.Sandbox, last diskUsage, known bool) stri
 	case !known || limit <= 0 || w.layer <= limit || w.layer <= last.layer:
 		return ""
 	}
-	return fmt.Sprintf("what it has written to its workspace takes %s of at most %s; the changes are kept; begin another one with more disk", w.layer, limit)
+	return fmt.Sprintf("the changes in its workspace take %s of at most %s; they are kept; create another sandbox with more disk", w.layer, limit)
 }
 
 // growthSince returns the number of bytes that a sandbox has written since the last check, whose usage is last; known is false if

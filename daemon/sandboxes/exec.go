@@ -38,7 +38,7 @@ func (p *Processes) Exec(ctx context.Context, ref string, req caisson.ExecReques
 	}
 	switch {
 	case len(req.Command) == 0:
-		return nil, caisson.Invalidf("command", "say what to run")
+		return nil, caisson.Invalidf("command", "name the program to run")
 	case req.Detach && (req.TTY || req.Stdin):
 		return nil, caisson.Invalidf("detach", "a detached process has no terminal and no standard input")
 	case req.Detach && req.Timeout != 0:

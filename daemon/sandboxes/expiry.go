@@ -229,7 +229,7 @@ func (e *expiry) retryLater(ctx context.Context, id caisson.ID, err error) {
 	if caisson.KindOf(err) == caisson.NotFound || ctx.Err() != nil {
 		return // The sandbox was removed, or the daemon stops and the next one sets the timer.
 	}
-	e.log.ErrorContext(ctx, "what is due for a sandbox could not be done; it is tried again", "sandbox", id, "err", err)
+	e.log.ErrorContext(ctx, "a scheduled step of a sandbox failed; it is tried again", "sandbox", id, "err", err)
 	again := now().Add(e.retry)
 	sb, err := e.states.get(ctx, id)
 	if err != nil {

@@ -58,7 +58,7 @@ func (r *reconciler) reconcile(ctx context.Context, netns func(caisson.ID) (*os.
 		if ctx.Err() != nil {
 			return garbage, context.Cause(ctx)
 		}
-		r.log.ErrorContext(ctx, "not all that an earlier daemon had left could be removed; caisson gc tries again", "err", err)
+		r.log.ErrorContext(ctx, "not everything that an earlier daemon left could be removed; caisson gc tries again", "err", err)
 	}
 	boxes, err = r.states.list(ctx, caisson.AllAccounts())
 	if err != nil {

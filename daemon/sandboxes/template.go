@@ -154,7 +154,7 @@ func validateTemplate(t *caisson.Template) error {
 	for i, s := range t.Setup {
 		field := fmt.Sprintf("setup[%d].run", i)
 		if len(s.Run) == 0 {
-			return caisson.Invalidf(field, "say what to run")
+			return caisson.Invalidf(field, "name the program to run")
 		}
 		if err := validateCommand(field, s.Run); err != nil {
 			return err

@@ -54,7 +54,7 @@ func (t *Terminals) CreateTerminal(ctx context.Context, ref string, req caisson.
 		return nil, err
 	}
 	if len(req.Command) == 0 {
-		return nil, caisson.Invalidf("command", "say what to run")
+		return nil, caisson.Invalidf("command", "name the program to run")
 	}
 	if req.Rows == 0 || req.Cols == 0 {
 		req.Rows, req.Cols = 24, 80
@@ -82,7 +82,7 @@ func (t *Terminals) CreateTerminal(ctx context.Context, ref string, req caisson.
 	}
 	pid, err := strconv.ParseUint(strings.TrimSpace(string(out)), 10, 31)
 	if err != nil || pid == 0 {
-		return nil, caisson.Errorf(caisson.Unavailable, "the sandbox does not say which process it started")
+		return nil, caisson.Errorf(caisson.Unavailable, "the sandbox did not report which process it started")
 	}
 	return &caisson.Terminal{
 		ID: command.ID, Command: req.Command, PID: int(pid), Rows: req.Rows, Cols: req.Cols, StartedAt: now(),

@@ -20,7 +20,7 @@ func (c chain) startChain(made bool) migrationFinisher {
 		}
 		h := head{hash: rootHash()}
 		if from > 0 && !made {
-			h.flaw = "the record was begun anew although its key had been used before: earlier events may have been changed"
+			h.flaw = "the audit log was started again although its key had been used before: earlier events may have been changed"
 		}
 		for {
 			page, err := readRows(scanStoredEvent)(tx.QueryContext(ctx,

@@ -15,7 +15,7 @@ var _ caisson.DeliveryStore = deliveries{}
 func newDeliveries(p *preparer) deliveries {
 	return deliveries{newIDTable(p, "delivery", &idTable[caisson.Delivery]{
 		docs: docs[caisson.Delivery]{
-			noun: "delivery", required: 3, requiredNames: "an id, account or repository", fixedNames: "whose it is",
+			noun: "delivery", required: 3, requiredNames: "an id, account or repository", fixedNames: "its id, account, repository or run",
 			fixed: func(d *caisson.Delivery) []string {
 				return []string{string(d.ID), d.Account, d.Repo, string(d.Run)}
 			},

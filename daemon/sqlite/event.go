@@ -125,9 +125,9 @@ func (s *events) readHead(ctx context.Context, tx *sql.Tx) (head, error) {
 	case !found:
 		broken = "the end of the record was missing after event %d, when it was continued"
 	case !s.chain.validHead(h):
-		broken = "the end of the record at event %d had been changed when it was continued, or the key had"
+		broken = "the end of the audit log at event %d, or the key, had been changed when the log was continued"
 	case newest != h.seq:
-		broken = "events at the end of the record had been removed or added before it was continued after event %d"
+		broken = "events at the end of the audit log had been removed or added before it was continued after event %d"
 	default:
 		return h, nil
 	}

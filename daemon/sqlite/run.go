@@ -51,7 +51,7 @@ func newRuns(p *preparer, now func() time.Time) *runs {
 	}
 	s.idTable = newIDTable(p, "run", &idTable[caisson.Run]{
 		docs: docs[caisson.Run]{
-			noun: "run", fixedNames: "whose or what part it is",
+			noun: "run", fixedNames: "its id, account, parent or lineage",
 			fixed: func(r *caisson.Run) []string {
 				return []string{string(r.ID), r.Account, string(r.Parent), fmt.Sprintf("%q", r.Lineage)}
 			},

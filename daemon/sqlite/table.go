@@ -44,7 +44,7 @@ func newTable[T any](p *preparer, k objectKind[T]) *table[T] {
 	q := k.sql
 	t := &table[T]{
 		docs: docs[T]{
-			db: p.db, noun: k.noun, required: 1, requiredNames: "an id or name", fixedNames: "what it is known by",
+			db: p.db, noun: k.noun, required: 1, requiredNames: "an id or name", fixedNames: "its key or account",
 			fixed:   func(obj *T) []string { c := k.columns(obj); return []string{c.key, c.account} },
 			columns: func(obj *T) []any { c := k.columns(obj); return []any{nullable(c.name), c.state} },
 			insert:  p.write(q(`INSERT INTO TABLE (key, account, name, state, doc) VALUES (?, ?, ?, ?, ?)`)),

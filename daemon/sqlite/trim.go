@@ -112,7 +112,7 @@ func (s *events) removeSequence(ctx context.Context, tx *sql.Tx, run []storedEve
 	prev := before.hash
 	switch {
 	case isGap && !s.chain.validGap(before):
-		return fmt.Sprintf("what said that the events before %d were trimmed had been changed", g.first), nil
+		return fmt.Sprintf("the record that the events before %d were trimmed had been changed", g.first), nil
 	case g.first == 1:
 		prev = rootHash()
 	case !isGap:
@@ -143,7 +143,7 @@ func (s *events) mergeGap(ctx context.Context, tx *sql.Tx, g gap, continues bool
 	}
 	if isGap {
 		if !s.chain.validGap(after) {
-			return fmt.Sprintf("what said that the events from %d on were trimmed had been changed", after.first), nil
+			return fmt.Sprintf("the record that the events from %d on were trimmed had been changed", after.first), nil
 		}
 		if _, err := tx.StmtContext(ctx, s.trim.removeGap).ExecContext(ctx, after.first); err != nil {
 			return "", err

@@ -47,7 +47,7 @@ func (w *chainWalk) skip() (problem string) {
 	w.gaps = w.gaps[1:]
 	switch {
 	case !w.chain.validGap(g):
-		return fmt.Sprintf("what says that the events %d to %d were trimmed was changed", g.first, g.last)
+		return fmt.Sprintf("the record that the events %d to %d were trimmed was changed", g.first, g.last)
 	case g.first <= w.at.seq:
 		return fmt.Sprintf("the record of trimming the events %d to %d is out of place", g.first, g.last)
 	case g.first != w.at.seq+1:
@@ -123,7 +123,7 @@ func (s *events) Verify(ctx context.Context, noted string) (*caisson.AuditReport
 		r.Head = h.String()
 	}
 	if problem == "" && w.notedHead != nil {
-		return nil, caisson.Errorf(caisson.NotFound, "event %d, of which this was the hash, has been trimmed since; nothing can be said about it. Note heads more often than events expire", w.notedHead.seq)
+		return nil, caisson.Errorf(caisson.NotFound, "event %d, whose hash this was, has been trimmed since and cannot be checked. Note heads more often than events expire", w.notedHead.seq)
 	}
 	return r, nil
 }

@@ -28,7 +28,7 @@ type storedWorkspace struct {
 func newWorkspaces(p *preparer) workspaces {
 	all := newIDTable(p, "workspace", &idTable[caisson.Workspace]{
 		docs: docs[caisson.Workspace]{
-			noun: "workspace", required: 2, requiredNames: "an id or account", fixedNames: "what it is known by",
+			noun: "workspace", required: 2, requiredNames: "an id or account", fixedNames: "its id or account",
 			fixed: func(w *caisson.Workspace) []string { return []string{string(w.ID), w.Account} },
 			columns: func(w *caisson.Workspace) []any {
 				return []any{string(w.Sandbox), string(w.Run), string(w.State)}
@@ -49,7 +49,7 @@ func newWorkspaces(p *preparer) workspaces {
 	})
 	return workspaces{all, newIDTable(p, "sync_receipt", &idTable[caisson.SyncReceipt]{
 		docs: docs[caisson.SyncReceipt]{
-			noun: "receipt", required: 2, requiredNames: "an id or account", fixedNames: "whose it is",
+			noun: "receipt", required: 2, requiredNames: "an id or account", fixedNames: "its id, account, workspace, sandbox or run",
 			fixed: func(r *caisson.SyncReceipt) []string {
 				return []string{string(r.ID), r.Account, string(r.Workspace), string(r.Sandbox), string(r.Run)}
 			},

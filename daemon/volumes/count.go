@@ -87,7 +87,7 @@ func (c *Core) recount(ctx context.Context, v *caisson.Volume) *caisson.Volume {
 		}
 	}
 	if caisson.KindOf(err) != caisson.NotFound {
-		c.Log.WarnContext(ctx, "what is in a volume could not be counted", "volume", v.ID, "err", err)
+		c.Log.WarnContext(ctx, "the files of a volume could not be counted", "volume", v.ID, "err", err)
 	}
 	return v
 }

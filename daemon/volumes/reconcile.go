@@ -44,7 +44,7 @@ func (c *Core) Reconcile(ctx context.Context) error {
 		switch _, err := caisson.ParseID(caisson.VolumePrefix, e.Name()); {
 		case known[e.Name()]:
 		case err != nil:
-			c.Log.WarnContext(ctx, "what is no volume is among the volumes; it stays", "name", e.Name())
+			c.Log.WarnContext(ctx, "an entry among the volumes is not a volume; it is kept", "name", e.Name())
 		default:
 			garbage = append(garbage, e.Name())
 		}
@@ -70,7 +70,7 @@ func (c *Core) detachStale(ctx context.Context, v *caisson.Volume) error {
 	if c.HasProcesses != nil {
 		// If processes of the sandbox could not be killed, they may still write to the volume.
 		if runs, err := c.HasProcesses(ctx, v.Sandbox); err != nil || runs {
-			c.Log.ErrorContext(ctx, "the sandbox that has a volume is gone and its processes may not be; the volume is given to nobody until a start of the daemon finds that they are", "volume", v.ID, "sandbox", v.Sandbox, "err", err)
+			c.Log.ErrorContext(ctx, "the sandbox of a volume was removed, but its processes may still run; the volume stays attached until the daemon finds at a start that they have ended", "volume", v.ID, "sandbox", v.Sandbox, "err", err)
 			return nil
 		}
 	}

@@ -41,7 +41,7 @@ func ValidateCommands(list []Command) error {
 		case !commandName.MatchString(c.Name):
 			return caisson.Invalidf("commands.name", "%.60q is not 1 to 40 letters, digits, dots, dashes and underscores", c.Name)
 		case names[c.Name]:
-			return caisson.Invalidf("commands.name", "%s is there twice", c.Name)
+			return caisson.Invalidf("commands.name", "%s occurs twice", c.Name)
 		case len(c.Command) == 0 || c.Command[0] == "":
 			return caisson.Invalidf("commands.command", "of %s is empty; list the program and its arguments", c.Name)
 		case strings.ContainsRune(strings.Join(c.Command, ""), 0):

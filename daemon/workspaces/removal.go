@@ -172,7 +172,7 @@ func (c *reviews) holdRemovals(w *caisson.Workspace, r *review) error {
 	if !had.tooMany(now) && (!r.Cut || now == 0 || had.MaxFiles < fewFiles) {
 		return nil
 	}
-	why := fmt.Sprintf("%d of the directory's %d files would be removed without anybody having asked for it", now+had.Removed, all)
+	why := fmt.Sprintf("%d of the directory's %d files would be removed, which was not requested", now+had.Removed, all)
 	for i := range r.Changes {
 		ch := &r.Changes[i].Change
 		if lostFiles(r.Changes[i].Steps) == 0 {

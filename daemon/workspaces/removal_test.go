@@ -266,7 +266,7 @@ func TestAutoRemovals(t *testing.T) {
 	files["new"] = "n\n"
 	w.wantFiles(dir, files)
 	d := w.shows(ws, "removed d/f5 ask")
-	if f := d.Changes[0].Finding; len(f) != 1 || f[0].Check != "removal" || f[0].Message != "6 of the directory's 10 files would be removed without anybody having asked for it" {
+	if f := d.Changes[0].Finding; len(f) != 1 || f[0].Check != "removal" || f[0].Message != "6 of the directory's 10 files would be removed, which was not requested" {
 		t.Errorf("%+v", f)
 	}
 	command := fmt.Sprintf("caisson sync --yes %s", ws.ID)

@@ -57,7 +57,7 @@ func validateSync(req *caisson.SyncRequest) error {
 	case !req.Auto && len(req.Only) > 0:
 		return caisson.Invalidf("only", "is valid only with auto")
 	case !req.Auto && len(req.Apply) == 0 && len(req.Drop) == 0:
-		return caisson.Invalidf("apply", "names no change, and auto is not asked for")
+		return caisson.Invalidf("apply", "names no change, and auto is not set")
 	case !req.Auto && req.Review == "":
 		return caisson.Invalidf("review", "is missing; look at the changes first, and name the review")
 	}

@@ -109,7 +109,7 @@ func parseArgs(args []string, stderr io.Writer) (*config, error) {
 	f.StringVar(&c.session, "session", "", "`id` of the conversation to begin or continue; needs --state")
 	f.StringVar(&c.state, "state", "", "`directory` in which conversations are stored")
 	f.IntVar(&c.maxSteps, "steps", defaultSteps, "how `many` answers with calls of tools the model may give")
-	f.Int64Var(&c.maxTokens, "context", defaultContext, "`tokens` of conversation that the model is asked with at most")
+	f.Int64Var(&c.maxTokens, "context", defaultContext, "maximum size in `tokens` of the conversation that the model gets")
 	f.StringVar(&c.workspace, "workspace", ".", "`directory` to work in")
 	f.StringVar(&c.gateway, "gateway", defaultGateway, "`URL` of the model gateway, without the API's path")
 	f.StringVar(&c.allow, "allow", os.Getenv(envAllow), "`tools` that the model has, with commas between; all if empty; default $"+envAllow)

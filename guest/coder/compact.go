@@ -117,7 +117,7 @@ func repair(talk []message) []message {
 		for _, c := range m.ToolCalls {
 			text, ok := results[c.ID]
 			if !ok {
-				text = "[interrupted: nothing is known of what came of it]"
+				text = "[interrupted: the result is not known]"
 			}
 			out = append(out, message{Role: roleTool, Content: text, ToolCallID: c.ID})
 		}

@@ -138,7 +138,7 @@ func (f *failure) runError() *caisson.RunError {
 	case f.outOfCredit():
 		e.Code = caisson.RunNoCredits
 	case f.contextTooLong():
-		e.Code, e.Message = caisson.RunInvalid, "the task does not fit into what the model can read, even alone; say less, or take another model: "+f.Error()
+		e.Code, e.Message = caisson.RunInvalid, "the task does not fit into what the model can read, even alone; shorten it, or use another model: "+f.Error()
 	case f.status == 429:
 		e.Code = caisson.RunRateLimit
 	case f.status == 404:

@@ -117,12 +117,12 @@ func (c *stream) exchange(req *http.Request) (*http.Response, error) {
 			// Formatted with %v and not %w, because to callers a wrapped errTooLong means that the body is too long.
 			return nil, fmt.Errorf("read the answer: %v", err)
 		case res.StatusCode == http.StatusSwitchingProtocols:
-			return nil, errors.New("the server switched to another protocol, which was not asked for")
+			return nil, errors.New("the server switched to another protocol, which was not requested")
 		case res.StatusCode < 200:
 			continue
 		}
 		if coding := res.Header.Get("Content-Encoding"); coding != "" && !strings.EqualFold(coding, "identity") {
-			return nil, errors.New("the answer is compressed, which was not asked for")
+			return nil, errors.New("the answer is compressed, which was not requested")
 		}
 		head.left, c.idle = math.MaxInt64, idleTime
 		// Closing the body closes the connection. The original Close method would read the body to its end.

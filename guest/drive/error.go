@@ -19,7 +19,7 @@ func newError(code, message string) *caisson.RunError {
 		code = caisson.RunAgentError
 	}
 	if message == "" {
-		message = "the agent has failed and does not say why"
+		message = "the agent failed without giving a reason"
 	}
 	return &caisson.RunError{Code: code, Message: truncate(message, task.MaxMessage, "…")}
 }

@@ -78,7 +78,7 @@ func (s *Supervisor) Apply(revision int64, env map[string]string, list []caisson
 	next := map[string]*unit{}
 	for _, svc := range list {
 		if _, twice := next[svc.ID]; twice {
-			return caisson.Errorf(caisson.Invalid, "service %.70q is there twice", svc.ID)
+			return caisson.Errorf(caisson.Invalid, "service %.70q occurs twice", svc.ID)
 		}
 		next[svc.ID] = nil
 	}

@@ -70,7 +70,7 @@ func (r *Reader) read() ([]byte, error) {
 			r.n++
 		}
 		if r.remaining -= int64(len(part)); r.remaining < 0 {
-			return nil, fmt.Errorf("line %d: more was said than can be of use", r.n)
+			return nil, fmt.Errorf("line %d: the output is too large", r.n)
 		}
 		if len(line)+len(part) > MaxLine {
 			return nil, fmt.Errorf("line %d: longer than %d bytes", r.n, MaxLine)

@@ -51,7 +51,7 @@ const (
 func (n notice) String() string {
 	switch n {
 	case noticeTaken:
-		return "somebody else uses this terminal now; you only view it"
+		return "another client writes to this terminal now; you can only view it"
 	case noticeSkipped:
 		return "some output was skipped, because it came faster than it could be shown"
 	case noticeFull:

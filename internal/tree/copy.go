@@ -102,7 +102,7 @@ func nextEntry(in *tar.Reader) (*tar.Header, error) {
 func readPadding(r io.Reader) error {
 	n, err := io.Copy(io.Discard, io.LimitReader(r, padding+1))
 	if err == nil && n > padding {
-		return caisson.Errorf(caisson.Invalid, "the archive goes on after its end")
+		return caisson.Errorf(caisson.Invalid, "the archive has data after its end")
 	}
 	return err
 }

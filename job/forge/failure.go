@@ -127,7 +127,7 @@ func (e *statusError) explain(host string) (caisson.Kind, string) {
 	}
 	switch {
 	case e.rateLimited:
-		return caisson.Unavailable, host + " limits how often it may be asked" + said
+		return caisson.Unavailable, host + " limits the rate of requests" + said
 	case e.status == http.StatusUnauthorized:
 		return caisson.Unauthed, host + " does not accept the repository's credential; renew it" + said
 	case e.status == http.StatusForbidden, e.status == http.StatusLocked:
@@ -135,7 +135,7 @@ func (e *statusError) explain(host string) (caisson.Kind, string) {
 	case e.status == http.StatusNotFound, e.status == http.StatusGone:
 		return caisson.NotFound, host + " has no such project or branch, or does not show it to this credential" + said
 	case e.status == http.StatusConflict:
-		return caisson.Conflict, host + " says that this is in conflict with what it has" + said
+		return caisson.Conflict, host + " reports a conflict with its current state" + said
 	case e.status == http.StatusBadRequest, e.status == http.StatusUnprocessableEntity:
 		return caisson.Invalid, host + " refuses the request" + said
 	case e.status >= 500, e.status == http.StatusRequestTimeout, e.status == http.StatusTooEarly:

@@ -191,7 +191,7 @@ type requireTLS struct {
 // RoundTrip implements [http.RoundTripper].
 func (g requireTLS) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.URL.Scheme != "https" && (g.insecureHost == "" || r.URL.Host != g.insecureHost) {
-		return nil, caisson.Errorf(caisson.Denied, "%.200s would be asked without TLS", r.URL.Host)
+		return nil, caisson.Errorf(caisson.Denied, "%.200s would be used without TLS", r.URL.Host)
 	}
 	return g.next.RoundTrip(r)
 }
@@ -236,7 +236,7 @@ func registryError(err error, ref string) error {
 		case http.StatusNotFound:
 			return caisson.Wrap(err, caisson.NotFound, "the registry has no %.200s", ref)
 		case http.StatusTooManyRequests:
-			return caisson.Wrap(err, caisson.Exhausted, "the registry limits how often it may be asked; try %.200s later", ref)
+			return caisson.Wrap(err, caisson.Exhausted, "the registry limits the rate of requests; try %.200s later", ref)
 		}
 		return caisson.Wrap(err, caisson.Unavailable, "the registry answered %.200s with status %d", ref, e.StatusCode)
 	}

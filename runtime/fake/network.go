@@ -150,7 +150,7 @@ func (r *Runtime) Dial(ctx context.Context, id caisson.ID, network, address stri
 
 // dial connects to the server of sandbox s at the address to. n must be the network of s.
 func (n *network) dial(ctx context.Context, s *sandbox, to endpoint) (*os.File, error) {
-	refused := caisson.Errorf(caisson.Unavailable, "nobody listens at %.200s in the sandbox", to.address)
+	refused := caisson.Errorf(caisson.Unavailable, "no server listens at %.200s in the sandbox", to.address)
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, err

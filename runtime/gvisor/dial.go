@@ -71,7 +71,7 @@ func readDialStatus(ctx context.Context, s *sandbox, conn *os.File, address stri
 	case protocol.DialTooMany:
 		return caisson.Errorf(caisson.Exhausted, "sandbox %s has %d connections; close some of them", s.id, protocol.MaxConnections)
 	case protocol.DialRefused:
-		return caisson.Errorf(caisson.Unavailable, "nobody listens at %.200s in the sandbox", address)
+		return caisson.Errorf(caisson.Unavailable, "no server listens at %.200s in the sandbox", address)
 	}
 	return caisson.Errorf(caisson.Unavailable, "cannot connect to %.200s in the sandbox", address)
 }

@@ -27,7 +27,7 @@ func (q sinkQueries) Writers(ctx context.Context, id caisson.ID, target string) 
 		return nil, err
 	}
 	if !slices.Contains(s.state.Recorded, target) {
-		return nil, caisson.Errorf(caisson.NotFound, "sandbox %s has no workspace at %.200q of which it notes who writes there", id, target)
+		return nil, caisson.Errorf(caisson.NotFound, "sandbox %s has no workspace at %.200q whose writers are recorded", id, target)
 	}
 	data, err := querySink(ctx, s, protocol.WritersSink, map[string]any{"target": target}, lastwrite.MaxEncoded)
 	if err != nil {

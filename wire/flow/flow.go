@@ -60,7 +60,7 @@ func (c *flow) redecide() caisson.Verdict {
 func (c *flow) setVerdict(v caisson.Verdict, own bool) caisson.Verdict {
 	if v.Allowed && v.Name != "" && c.attrs.Protocol == "udp" && (c.attrs.Dst.Port() == 443 || c.attrs.Dst.Port() == 80) {
 		v.Allowed = false
-		v.Reason = "a rule allows the name, but what QUIC says cannot be compared with it; tcp can"
+		v.Reason = "a rule allows the name, but the name in QUIC cannot be compared with it; that of TCP can"
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -166,7 +166,7 @@ func (c *flow) recheck() {
 	case !v.Allowed:
 		c.end("ended by a change of policy: " + v.Reason)
 	case v.Name != "" && before.Name == "" && before.Allowed:
-		c.end("ended by a change of policy: a rule allows the name now, and what this connection said was not compared with it")
+		c.end("ended by a change of policy: a rule allows the name now, and the name in this connection was not compared with it")
 	case v.Name != "" && said != "":
 		if v := c.decideName(said, own); !v.Allowed {
 			c.end("ended by a change of policy: " + v.Reason)
@@ -182,11 +182,11 @@ func (c *flow) checkName(name string) caisson.Verdict {
 	own := c.hostOwned
 	c.mu.Unlock()
 	if !plausibleName(name) {
-		return caisson.Verdict{Rule: -1, Reason: "what was said is not a name"}
+		return caisson.Verdict{Rule: -1, Reason: "the name in the connection is not a valid host name"}
 	}
 	addr := c.attrs.Dst.Addr()
 	if !slices.Contains(c.attrs.Names, name) && !slices.Contains(c.f.cfg.Names(addr), name) {
-		return caisson.Verdict{Rule: -1, Reason: fmt.Sprintf("%s was said, but the resolver has not answered that name with this address", name)}
+		return caisson.Verdict{Rule: -1, Reason: fmt.Sprintf("the connection names %s, but the resolver has not answered that name with this address", name)}
 	}
 	return c.decideName(name, own)
 }

@@ -69,7 +69,7 @@ func (e *sniffer) detect() appProtocol {
 		lang = e.detectText()
 	}
 	if lang == protoUndecided && len(e.data) >= maxSniff {
-		return e.deny("too much was said without saying for whom")
+		return e.deny("too much data came without the name of a host")
 	}
 	return lang
 }

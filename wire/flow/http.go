@@ -156,7 +156,7 @@ func (p *proxy) check(r *http.Request) (name, reason string) {
 	}
 	v := p.c.checkName(name)
 	if name == "" {
-		reason = "a rule allows the name, so the request must say it (no Host)"
+		reason = "a rule allows the name, so the request must have it (no Host)"
 	}
 	if reason != "" {
 		v.Rule, v.Reason = -1, reason

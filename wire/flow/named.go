@@ -53,7 +53,7 @@ func (c *flow) relayNamed(r *streamRelay) {
 		case <-r.in: // the destination sent nothing, but its side has ended
 			lang = protoUndecided
 		default:
-			lang = e.deny("HTTP was spoken after the other side had begun")
+			lang = e.deny("HTTP was sent after the server had begun")
 		}
 	}
 	switch lang {
@@ -108,7 +108,7 @@ func (c *flow) classify(r *streamRelay, e *sniffer) appProtocol {
 // checkTLS checks whether the server name is allowed. The caller must report a refusal.
 func (c *flow) checkTLS(e *sniffer) appProtocol {
 	if e.name == "" {
-		return e.deny("a rule allows the name, so TLS must say it (no server name in the ClientHello)")
+		return e.deny("a rule allows the name, so TLS must have it (no server name in the ClientHello)")
 	}
 	v := c.checkName(e.name)
 	if !v.Allowed {
@@ -137,7 +137,7 @@ func (c *flow) sniff(g *guestConn, e *sniffer) (appProtocol, error) {
 		case isTimeout(err) && len(e.data) == 0: // nothing came within the time that startIn has set
 			return protoUndecided, err
 		case isTimeout(err):
-			return e.deny("too little was said to tell for whom"), nil
+			return e.deny("too little data came to find the name of the host"), nil
 		case err != nil && g.failed():
 			return protoUndecided, err
 		case err != nil:

@@ -63,7 +63,7 @@ func (g *Ingress) authenticate(t *table, c *call, out *responder, r *http.Reques
 	case caisson.RouteAuthSigned:
 		return g.authenticateSigned(t, c, out, r)
 	default:
-		return &refusal{status: http.StatusForbidden, msg: "the route allows nobody"}
+		return &refusal{status: http.StatusForbidden, msg: "the route allows no access"}
 	}
 }
 

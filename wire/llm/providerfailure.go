@@ -83,7 +83,7 @@ func (f failure) rejectsKey(status int, body []byte) bool {
 func (f failure) recordRejectedKey(status int, body []byte) {
 	from := f.model.provider
 	if from.Credential == "" {
-		f.record(`provider %q wants a credential for model %q (%d), and none is configured for it: add "credential" to the provider%s`, from.Name, f.model.Alias, status, f.providerMessage(body))
+		f.record(`provider %q requires a credential for model %q (%d), and none is configured for it: add "credential" to the provider%s`, from.Name, f.model.Alias, status, f.providerMessage(body))
 		return
 	}
 	f.record(`the provider refused the credential %s of model %q (%d): run "caisson credential rotate %s"%s`,

@@ -41,6 +41,6 @@ func (g *Gateway) refuseBudget(ctx context.Context, err error) error {
 		}
 		return refuse(http.StatusPaymentRequired, "over_budget", "%s", over.Error())
 	}
-	g.config.Log.LogAttrs(ctx, slog.LevelError, "budgets cannot be asked for", slog.Any("err", err))
-	return refuse(http.StatusServiceUnavailable, "internal", "budgets cannot be asked for now; try again in a moment")
+	g.config.Log.LogAttrs(ctx, slog.LevelError, "budgets are not available", slog.Any("err", err))
+	return refuse(http.StatusServiceUnavailable, "internal", "budgets are not available now; try again in a moment")
 }

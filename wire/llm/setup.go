@@ -48,7 +48,7 @@ func (g *Gateway) Configure(c caisson.GatewayConfig) error {
 	var keys []string
 	for _, p := range c.Providers {
 		if s.providers[p.Name] != nil {
-			return caisson.Invalidf("providers", "%.40q is there twice", p.Name)
+			return caisson.Invalidf("providers", "%.40q occurs twice", p.Name)
 		}
 		src, err := g.newProvider(p, c, old.providers[p.Name])
 		if err != nil {
@@ -62,7 +62,7 @@ func (g *Gateway) Configure(c caisson.GatewayConfig) error {
 		src := s.providers[m.Provider]
 		switch {
 		case s.models[m.Alias] != nil:
-			return caisson.Invalidf("models", "%.40q is there twice", m.Alias)
+			return caisson.Invalidf("models", "%.40q occurs twice", m.Alias)
 		case src == nil:
 			return caisson.Invalidf("models", "the provider of %.40q, %.40q, is not configured", m.Alias, m.Provider)
 		}

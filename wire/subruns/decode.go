@@ -71,7 +71,7 @@ func walk(d *json.Decoder, depth int) error {
 			}
 			name, _ := t.(string) // the decoder accepts only strings as names
 			if names[name] {
-				return fmt.Errorf("%.40q is there twice", name)
+				return fmt.Errorf("%.40q occurs twice", name)
 			}
 			names[name] = true
 		}

@@ -126,7 +126,7 @@ func (g *gateway) Journal(id caisson.ID, f *os.File) error {
 		return nil
 	default:
 		f.Close()
-		return errors.New("nobody asked for a journal")
+		return errors.New("a journal arrived that was not requested")
 	}
 }
 

@@ -55,7 +55,7 @@ func (s *Skill) check(w Environment) []caisson.AgentCheck {
 		add(caisson.CheckFailed, "programs are missing: "+strings.Join(missing, ", "), "add to the agent's setup a step that installs them"+s.hint())
 	}
 	if len(s.AnyOf) > 0 && len(lacks(w.HasProgram, s.AnyOf)) == len(s.AnyOf) {
-		add(caisson.CheckFailed, "none of its programs is there: "+strings.Join(s.AnyOf, ", "), "add to the agent's setup a step that installs one of them"+s.hint())
+		add(caisson.CheckFailed, "none of its programs was found: "+strings.Join(s.AnyOf, ", "), "add to the agent's setup a step that installs one of them"+s.hint())
 	}
 	if missing := lacks(w.HasVariable, s.Env); len(missing) > 0 {
 		add(caisson.CheckFailed, "variables are not set: "+strings.Join(missing, ", "),

@@ -95,7 +95,7 @@ func (s *Setup) check() error {
 		case fault != "":
 			return caisson.Invalidf(field+".id", "%q cannot be a persona's name: %s", truncate(p.ID), fault)
 		case seen[p.ID]:
-			return caisson.Invalidf(field+".id", "%s is there twice; main is there always", p.ID)
+			return caisson.Invalidf(field+".id", "%s occurs twice; main always exists", p.ID)
 		case len(p.Instructions) > maxInstructions || !utf8.ValidString(p.Instructions):
 			return caisson.Invalidf(field+".instructions", "it must be text of at most %d bytes", maxInstructions)
 		}

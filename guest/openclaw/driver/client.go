@@ -203,7 +203,7 @@ func (c *client) read(ctx context.Context) (*frame, error) {
 	}
 	f := &frame{}
 	if err := json.Unmarshal(b, f); err != nil {
-		return nil, fmt.Errorf("the gateway said what is no message of its protocol: %w", err)
+		return nil, fmt.Errorf("the gateway sent a message that its protocol does not have: %w", err)
 	}
 	return f, nil
 }

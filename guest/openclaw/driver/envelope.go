@@ -150,7 +150,7 @@ func (e *envelope) interpret() interpretation {
 	case m.Aborted:
 		v.err = newError(caisson.RunAgentError, "OpenClaw aborted the turn")
 	case e.OK != nil && !*e.OK, e.Status != "" && e.Status != "ok":
-		v.err = classify(e.Status, firstNonEmpty(v.warnings, e.Summary, "OpenClaw says that the turn failed"))
+		v.err = classify(e.Status, firstNonEmpty(v.warnings, e.Summary, "OpenClaw reports that the turn failed"))
 	case m.Stop == "error":
 		v.err = classify("", firstNonEmpty(v.warnings, "the model's answer ended with an error"))
 	case v.answer == "" && len(v.warnings) > 0:

@@ -133,7 +133,7 @@ var jobForget = worker.Job[worker.None, worker.None]{
 	Do: func(_ context.Context, c *worker.Call, none worker.None) (worker.None, error) {
 		var paths []string
 		if err := json.NewDecoder(c.Input()).Decode(&paths); err != nil {
-			return none, caisson.Wrap(err, caisson.Internal, "the list of what is forgotten is malformed")
+			return none, caisson.Wrap(err, caisson.Internal, "the list of entries to forget is malformed")
 		}
 		return none, Forget(c.Files[0], paths)
 	},

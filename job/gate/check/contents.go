@@ -101,7 +101,7 @@ func (c *checker) content(ch *caisson.Change) (string, error) {
 		return "", err
 	}
 	if b.Len() > int(c.rules.MaxScan) {
-		return "", caisson.Errorf(caisson.Conflict, "it is larger than it was said to be")
+		return "", caisson.Errorf(caisson.Conflict, "it is larger than was announced")
 	}
 	return b.String(), nil
 }

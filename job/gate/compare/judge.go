@@ -116,7 +116,7 @@ func (c *comparer) comparePath(path string, base *origin, box *baseline.State) e
 		return nil
 	}
 	if base.unknown {
-		c.addDifference(path, &base.State, box, nil).addFinding("host", caisson.VerdictConflict, "What the host had here at the start was not recorded.")
+		c.addDifference(path, &base.State, box, nil).addFinding("host", caisson.VerdictConflict, "The state of this path on the host at the start was not recorded.")
 		return nil
 	}
 	if host.Type == fsat.TypeFile && host.Unreadable == "" {
@@ -231,7 +231,7 @@ func (c *comparer) merge(path string, base *origin, box, host *baseline.State) (
 	}
 	switch {
 	case base.Content == "":
-		return nil, "The host has changed this since, and what it was like before is not known.", nil
+		return nil, "The host has changed this since, and its earlier state is not known.", nil
 	case box.Content == base.Content:
 		if host.Data == nil {
 			return nil, "The host has changed this since, and it is too large to be merged.", nil

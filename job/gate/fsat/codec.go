@@ -143,7 +143,7 @@ func WriteIndex(dir int, name string, data []byte) error {
 // Malformed returns the error for a malformed file of the gate; what describes the file. Such files are written by worker jobs,
 // which may be compromised.
 func Malformed(what string) error {
-	return caisson.Errorf(caisson.Internal, "%s is damaged; make the workspace anew", what)
+	return caisson.Errorf(caisson.Internal, "%s is damaged; create the workspace again", what)
 }
 
 // Flag returns bit if on is true, and 0 otherwise, for flags in a byte of a record.

@@ -138,11 +138,11 @@ func parseInfo(line, id string) (typ string, size int64, err error) {
 		return "", 0, caisson.Errorf(caisson.NotFound, "the object %s is not there", id)
 	}
 	if len(f) != 3 || f[0] != id {
-		return "", 0, errors.New("git says nonsense of an object")
+		return "", 0, errors.New("git's description of an object is malformed")
 	}
 	size, err = strconv.ParseInt(f[2], 10, 64)
 	if err != nil || size < 0 {
-		return "", 0, errors.New("git says nonsense of an object")
+		return "", 0, errors.New("git's description of an object is malformed")
 	}
 	return f[1], size, nil
 }
@@ -159,7 +159,7 @@ func (o *Objects) sizes(ctx context.Context, ids []string) ([]int64, error) {
 	sizes := make([]int64, 0, len(ids))
 	for line := range strings.Lines(string(out)) {
 		if len(sizes) == len(ids) {
-			return nil, caisson.Errorf(caisson.Internal, "git says too much of objects")
+			return nil, caisson.Errorf(caisson.Internal, "git described more objects than were named")
 		}
 		_, size, err := parseInfo(line, ids[len(sizes)])
 		if err != nil {
@@ -168,7 +168,7 @@ func (o *Objects) sizes(ctx context.Context, ids []string) ([]int64, error) {
 		sizes = append(sizes, size)
 	}
 	if len(sizes) != len(ids) {
-		return nil, caisson.Errorf(caisson.Internal, "git says too little of objects")
+		return nil, caisson.Errorf(caisson.Internal, "git described fewer objects than were named")
 	}
 	return sizes, nil
 }

@@ -9,7 +9,7 @@ import (
 
 var (
 	errTooLarge = &refusal{status: http.StatusRequestEntityTooLarge, msg: "the request is too large"}
-	errNotGzip  = &refusal{status: http.StatusBadRequest, msg: "the body is not what its encoding says"}
+	errNotGzip  = &refusal{status: http.StatusBadRequest, msg: "the body does not have the encoding that its header names"}
 )
 
 // decodedBody returns the decoded body of a request to service. Its size is limited, except that of uncompressed pushes, whose

@@ -170,7 +170,7 @@ func (r Repo) Output(ctx context.Context, stdin string, args ...string) ([]byte,
 	cmd.Stdout, cmd.Stderr = out, said
 	err := cmd.Run()
 	if out.full {
-		return nil, caisson.Errorf(caisson.Exhausted, "git %s says more than %v", args[0], caisson.Size(maxGitOutput))
+		return nil, caisson.Errorf(caisson.Exhausted, "git %s prints more than %v", args[0], caisson.Size(maxGitOutput))
 	}
 	return out.buf.Bytes(), GitError(args[0], said, err)
 }

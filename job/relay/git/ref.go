@@ -36,7 +36,7 @@ func CheckRefs(refs []Ref) error {
 		case !ValidCommit(r.Commit):
 			return caisson.Invalidf("refs", "%.100q of %s is not a commit", r.Commit, r.Name)
 		case seen[r.Name]:
-			return caisson.Invalidf("refs", "%s is there twice", r.Name)
+			return caisson.Invalidf("refs", "%s occurs twice", r.Name)
 		}
 		seen[r.Name] = true
 	}

@@ -132,7 +132,7 @@ func serveSignatures(conn io.ReadWriter, sign func([]byte) (string, error)) erro
 		}
 		if _, err := commit.ParseCommit(payload); err != nil {
 			writeFrame(conn, nil)
-			return caisson.Errorf(caisson.Internal, "a job of the relay wants something signed that is no commit")
+			return caisson.Errorf(caisson.Internal, "a job of the relay requested a signature for something other than a commit")
 		}
 		sig, err := sign(payload)
 		if err != nil {

@@ -102,7 +102,7 @@ func (r pushResult) refusalError(req Request, said *excerpt.Tail) error {
 		if req.Expect == "" {
 			return caisson.Errorf(caisson.Conflict, "the remote has a branch %s already; push to another one", req.Branch)
 		}
-		return caisson.Errorf(caisson.Conflict, "the remote's branch %s is not at %.12s any more: somebody else has pushed to it", req.Branch, req.Expect)
+		return caisson.Errorf(caisson.Conflict, "the remote's branch %s is not at %.12s any more: another client has pushed to it", req.Branch, req.Expect)
 	case !strings.HasPrefix(r.summary, "[remote rejected]"), // the remote has sent no report, or git gave up
 		strings.Contains(r.summary, "cannot lock ref"), strings.Contains(r.summary, "failed to update ref"),
 		strings.Contains(r.summary, "failed to lock"), strings.Contains(r.summary, "unpacker error"), strings.Contains(r.summary, "internal error"):
@@ -126,7 +126,7 @@ func (r pushResult) remoteMessage(said *excerpt.Tail) string {
 // pushError returns the error for a push without a result for its ref.
 func pushError(said *excerpt.Tail, err error) error {
 	if err == nil {
-		return caisson.Errorf(caisson.Unavailable, "the remote did not say what became of the push; try again")
+		return caisson.Errorf(caisson.Unavailable, "the remote did not report the result of the push; try again")
 	}
 	text := said.String()
 	for _, s := range []string{"hung up unexpectedly", "unexpected disconnect", "early EOF", "RPC failed", "the remote end", "Connection reset", "Broken pipe", "unable to rewind", "Could not read from remote"} {

@@ -214,14 +214,14 @@ func (s *packScanner) inflate(size int64, delta bool) error {
 		return s.inflateError(err)
 	}
 	if n != size {
-		return Deniedf("the pack has an object that is smaller than it is said to be")
+		return Deniedf("the pack has an object that is smaller than its header says")
 	}
 	// The compressed data must end here. This read also verifies its checksum.
 	if n, err := s.zlib.Read(s.buf[:1]); n != 0 || !errors.Is(err, io.EOF) {
 		if err != nil && !errors.Is(err, io.EOF) {
 			return s.inflateError(err)
 		}
-		return Deniedf("the pack has an object that is larger than it is said to be")
+		return Deniedf("the pack has an object that is larger than its header says")
 	}
 	return nil
 }

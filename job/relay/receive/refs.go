@@ -80,7 +80,7 @@ func gitCommand(in io.Writer, out *bufio.Reader, text, want string) error {
 		return err
 	}
 	if strings.TrimSuffix(line, "\n") != want {
-		return errors.New("git says " + git.OneLine(line, 100))
+		return errors.New("git printed " + git.OneLine(line, 100))
 	}
 	return nil
 }

@@ -298,7 +298,7 @@ func (l *Listing) finish() error {
 	has := make(map[string]string, len(l.Refs))
 	for _, r := range l.Refs {
 		if has[r.Name] != "" {
-			return errListing("%s is there twice", r.Name)
+			return errListing("%s occurs twice", r.Name)
 		}
 		has[r.Name] = r.Commit
 	}

@@ -45,7 +45,7 @@ type httpLink struct {
 func newHTTP(remote remoteurl.URL, req Request) (*httpLink, error) {
 	base, err := url.Parse(remote.String())
 	if err != nil {
-		return nil, caisson.Invalidf("url", "cannot be asked over HTTP")
+		return nil, caisson.Invalidf("url", "cannot be used over HTTP")
 	}
 	if !req.Auth.Secret.IsZero() && !remote.Confidential() {
 		return nil, caisson.Errorf(caisson.Denied, "the credential is not sent to %.100s without TLS; write the URL with https", remote.Host)
@@ -110,7 +110,7 @@ func (h *httpLink) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	defer resp.Body.Close()
 	if enc := resp.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
-		refuse(w, caisson.Errorf(caisson.Denied, "the remote compresses its answer although nobody asked for that"))
+		refuse(w, caisson.Errorf(caisson.Denied, "the remote compresses its answer, which was not requested"))
 		return
 	}
 	if resp.StatusCode != http.StatusOK {

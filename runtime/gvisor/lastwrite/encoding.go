@@ -44,7 +44,7 @@ func (t *Table) Encode() []byte {
 }
 
 // errMalformed is the error of Decode for a table that is not in the format of Encode.
-var errMalformed = errors.New("what the sandbox says of who has written its files makes no sense")
+var errMalformed = errors.New("the sandbox's list of the processes that wrote its files is malformed")
 
 // Decode decodes the table of an untrusted sandbox. It returns an error unless all paths are clean, relative and different.
 // Commands are returned as printable text.

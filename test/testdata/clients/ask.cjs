@@ -4,6 +4,7 @@ const lib = require('node:module').createRequire('/clients/ask.cjs');
 const [kind, stay] = process.argv.slice(2);
 const say = (what) => process.stdout.write(JSON.stringify(what) + '\n');
 const apiKey = 'dummy-' + kind + '-0123456789abcdef';
+const copy = Buffer.from(apiKey); // outside of V8's heap, so that a search of the memory always finds the key in one piece
 const defaultHeaders = { 'X-Mine': 'client-header', Cookie: 'a=client-header', 'X-Litellm-End-User-Id': 'client-header', 'X-Litellm-Api-Key': 'client-header' };
 const messages = [{ role: 'user', content: 'Say something.' }];
 
@@ -30,7 +31,7 @@ async function anthropic(model) {
 (async () => {
   await { openai: () => openai('fast'), anthropic: () => anthropic('clever'), litellm: () => openai('proxied') }[kind]();
   say({ done: true });
-  if (stay) setInterval(() => {}, 1000);
+  if (stay) setInterval(() => copy.length, 1000);
 })().catch((err) => {
   say({ error: String(err) });
   process.exit(1);

@@ -47,7 +47,7 @@ func eachField(v strictjson.Value, each func(name string, v strictjson.Value) er
 	for n, x := range v.Members() {
 		name := jsonName(string(n))
 		if slices.Contains(seen, name) {
-			return strictjson.Refuse(clip(name), "this field is there twice, in two spellings; send it once")
+			return strictjson.Refuse(clip(name), "this field occurs twice, in two spellings; send it once")
 		}
 		if len(seen) == 64 {
 			return strictjson.Refuse("", "it has more fields than any object of the API")

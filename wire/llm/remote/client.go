@@ -173,13 +173,13 @@ func (c *Client) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	tokens := c.tokens.Load()
 	if tokens == nil || c.proxy == nil {
-		writeError(w, http.StatusServiceUnavailable, "the keys for the model gateway are not there; the log of the daemon says why")
+		writeError(w, http.StatusServiceUnavailable, "the keys for the model gateway are missing; the log of the daemon has the reason")
 		return
 	}
 	token, err := tokens.Mint(tokenRun(guest), guest.Attempt)
 	if err != nil {
 		c.log.ErrorContext(r.Context(), "a run token could not be signed", "sandbox", guest.Sandbox, "err", err)
-		writeError(w, http.StatusBadGateway, "this run cannot use the model gateway; the log of the daemon says why")
+		writeError(w, http.StatusBadGateway, "this run cannot use the model gateway; the log of the daemon has the reason")
 		return
 	}
 	// An answer may begin before the whole request is sent. Errors are ignored; a writer without full duplex sends the answer

@@ -202,7 +202,7 @@ func (c *checker) turn(at string, t *turn) {
 	c.number(at+".times", int64(t.Times), 0, maxTokens)
 	if t.Once {
 		if t.Times > 0 {
-			c.addError(at+".once", "says the same as times: 1; set one of them")
+			c.addError(at+".once", "means the same as times: 1; set one of them")
 		}
 		t.Times = 1
 	}

@@ -91,7 +91,7 @@ func syntaxError(body []byte) error {
 	case !ok || errors.Is(err, io.ErrUnexpectedEOF):
 		return Refuse("", "the body ends in the middle of its JSON; send all of it")
 	case errors.Is(err, jsontext.ErrDuplicateName):
-		return Refuse(param(s.JSONPointer), "a name is there twice in one object; send each once")
+		return Refuse(param(s.JSONPointer), "a name occurs twice in one object; send each once")
 	default:
 		return Refuse(param(s.JSONPointer), "the body is not valid JSON at byte %d; send RFC 8259 JSON in UTF-8", s.ByteOffset)
 	}
