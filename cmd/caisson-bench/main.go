@@ -1,5 +1,5 @@
-// Command caisson-bench compares Caisson with gVisor's own command line and prints the table. "make bench" builds the
-// required programs and runs it. It needs root.
+// Command caisson-bench measures Caisson, compares it with gVisor's own command line, and prints a table of the results.
+// "make bench" builds the required programs and runs it. It needs root.
 //
 // It works in separate pid, mount and network namespaces, so no process, mount or interface remains after it, even after a crash.
 package main
@@ -24,8 +24,8 @@ import (
 
 // The roles of this binary's processes, selected by argv[0].
 const (
-	initRole    = "caisson-bench-init"    // Process 1 of the namespaces.
-	measureRole = "caisson-bench-measure" // The child of process 1.
+	initRole    = "caisson-bench-init"    // process 1 of the new namespaces, which starts the process that measures
+	measureRole = "caisson-bench-measure" // child of process 1 that takes the measurements and prints the table
 )
 
 // networkFD is the descriptor of the network namespace that the program was started in. The benchmark's own namespace has no
@@ -35,8 +35,11 @@ const networkFD = 3
 
 // options are the values of the program's flags.
 type options struct {
-	bin, rows, out, dir string // directory of the programs, prefix of names of rows, JSON file to write, working directory
-	n                   int    // number of samples of each row whose measurement is quick; other rows have a fraction of it
+	bin  string // directory with the programs that make bench builds
+	rows string // prefix of the names of the rows to measure, which are the lines of the table of results; "" for all
+	out  string // file to which the rows are written as JSON, besides the table; "" for none
+	dir  string // directory for the files of the measurements; "" for the system's temporary directory
+	n    int    // number of samples for each row that is quick to measure; other rows have a fraction of it
 }
 
 func main() {
@@ -152,7 +155,7 @@ func fail(err error) int {
 	return 1
 }
 
-// measure takes the measurements, prints the rows as a table, and stores them as JSON if -out was given.
+// measure takes the measurements, prints the results as a table, and also writes them to the file of -out if it was given.
 func measure(o options) error {
 	bin, err := filepath.Abs(o.bin)
 	if err != nil {

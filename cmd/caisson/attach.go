@@ -201,8 +201,8 @@ func (s attachment) connectStreams(ctx context.Context, p caisson.Process, flags
 	return status, false, err
 }
 
-// copyNotices prints the messages about the attachment that r delivers, one per line. The user's terminal may be in raw mode, so
-// every line begins and ends with \r\n.
+// copyNotices prints the notices to a viewer, such as that output was missed, which it reads from r, one per line. The user's
+// terminal may be in raw mode, so every line begins and ends with \r\n.
 func (s attachment) copyNotices(r io.Reader) {
 	defer s.restoreOnPanic()
 	buf := make([]byte, 1024)

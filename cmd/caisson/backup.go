@@ -159,7 +159,7 @@ func (c *backupCmd) open(ctx context.Context, d *localDaemon) (io.ReadCloser, er
 // last error of r.
 type progressReader struct {
 	r     io.Reader
-	n     int64  // number of bytes that were read so far
+	n     int64  // number of bytes that were read from r so far
 	stage string // name of the operation, as the user sees it
 	total int64  // expected number of bytes; 0 if it is unknown
 	show  func(caisson.Progress)

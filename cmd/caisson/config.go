@@ -52,38 +52,38 @@ type config struct {
 	CAFile string `yaml:"caFile" json:"caFile"`
 	// Listen is the TCP address on which the daemon serves the API, with TLSCert and TLSKey; "" for none.
 	Listen  string `yaml:"listen" json:"listen"`
-	TLSCert string `yaml:"tlsCert" json:"tlsCert"`
-	TLSKey  string `yaml:"tlsKey" json:"tlsKey"`
+	TLSCert string `yaml:"tlsCert" json:"tlsCert"` // path of the certificate for Listen, in PEM; "" for no TLS
+	TLSKey  string `yaml:"tlsKey" json:"tlsKey"`   // path of the private key of TLSCert, in PEM
 	// Platform is the way in which gVisor intercepts system calls: auto, systrap or ptrace.
 	Platform string           `yaml:"platform" json:"platform"`
-	Limits   sandboxes.Limits `yaml:"limits" json:"limits"`
+	Limits   sandboxes.Limits `yaml:"limits" json:"limits"` // limits of all sandboxes of this machine together
 
-	// PublicAddresses are IP addresses or prefixes of this machine that none of its network interfaces has.
+	// PublicAddresses are IP addresses or prefixes that lead to this machine although no network interface of it has them.
 	PublicAddresses []string `yaml:"publicAddresses" json:"publicAddresses"`
 	// InsecureRegistries are registries, as host or host:port, that may be used without TLS.
 	InsecureRegistries []string `yaml:"insecureRegistries" json:"insecureRegistries"`
 	// RegistryCA is a PEM file of authorities to trust for registries, besides those that the host trusts.
 	RegistryCA string `yaml:"registryCA" json:"registryCA"`
-	LogLevel   string `yaml:"logLevel" json:"logLevel"`
+	LogLevel   string `yaml:"logLevel" json:"logLevel"` // lowest level that is logged: debug, info, warn or error
 	// EventRetention is how long events are kept.
 	EventRetention caisson.Duration `yaml:"eventRetention" json:"eventRetention"`
 	// IdleExit is how long a daemon that a command has started runs without client and sandbox.
 	IdleExit caisson.Duration `yaml:"idleExit" json:"idleExit"`
 
-	Providers []caisson.Provider `yaml:"providers" json:"providers"`
+	Providers []caisson.Provider `yaml:"providers" json:"providers"` // providers of models; with neither these nor Models, the built-in ones
 	// ProviderCA is a PEM file of authorities to trust for providers of models, besides those that the host trusts.
 	ProviderCA string          `yaml:"providerCA" json:"providerCA"`
-	Models     []caisson.Model `yaml:"models" json:"models"`
+	Models     []caisson.Model `yaml:"models" json:"models"` // models that sandboxes can be granted, and their prices
 	// DefaultBudget is the maximum cost of the model calls of a sandbox for which no budget was specified.
 	DefaultBudget budgetSetting          `yaml:"defaultBudget" json:"defaultBudget"`
-	Gateway       models.GatewaySettings `yaml:"gateway" json:"gateway"`
-	SSH           sshserver.Settings     `yaml:"ssh" json:"ssh"`
+	Gateway       models.GatewaySettings `yaml:"gateway" json:"gateway"` // model gateways that several machines share
+	SSH           sshserver.Settings     `yaml:"ssh" json:"ssh"`         // listener for SSH clients
 	// AgentsDir is a directory with a YAML file for each additional agent.
 	AgentsDir  string              `yaml:"agentsDir" json:"agentsDir"`
-	Runs       runs.Limits         `yaml:"runs" json:"runs"`
-	Relay      repos.Settings      `yaml:"relay" json:"relay"`
-	Workspaces workspaces.Settings `yaml:"workspaces" json:"workspaces"`
-	Ingress    routes.Settings     `yaml:"ingress" json:"ingress"`
+	Runs       runs.Limits         `yaml:"runs" json:"runs"`             // limits of all runs, and how long they are kept
+	Relay      repos.Settings      `yaml:"relay" json:"relay"`           // retries of deliveries, disk space, trusted CAs
+	Workspaces workspaces.Settings `yaml:"workspaces" json:"workspaces"` // hidden files, and which changes may be applied
+	Ingress    routes.Settings     `yaml:"ingress" json:"ingress"`       // address, domain and certificate of the ingress
 
 	// CredentialKeyFile and CredentialKeyCommand are the source of the key with which credentials are encrypted; if both are
 	// empty, the key is read from a file in the data directory or from the environment.
@@ -95,7 +95,7 @@ type config struct {
 	// File is the path of the configuration file, "" if there is none.
 	File string `yaml:"-" json:"-"`
 
-	text        []byte   `yaml:"-"` // content of the file File
+	text        []byte   `yaml:"-"` // content of the configuration file
 	lookedFor   string   `yaml:"-"` // path at which the configuration file is expected, even if the file does not exist
 	fileMissing bool     `yaml:"-"` // the configuration file that a flag or the environment names does not exist
 	overridden  []string `yaml:"-"` // keys of settings whose values are not those of the file

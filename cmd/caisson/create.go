@@ -69,7 +69,7 @@ func (c *createCmd) Help() string {
 		"caisson sandbox create --allow npm --allow api.example.com:443")
 }
 
-// ProvideClone parses the flags for a repository.
+// ProvideClone returns the clone that the flags specify; nil if they specify no repository.
 func (c *createCmd) ProvideClone() (*clone, error) { return c.clone(&c.sandboxFlags, c.NoStart) }
 
 func (c *createCmd) Run(ctx context.Context, a *app, clone *clone, api api) (err error) {

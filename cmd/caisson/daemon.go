@@ -24,7 +24,7 @@ import (
 
 const (
 	startTimeout = 60 * time.Second // how long a command waits for a new daemon, including its migrations and reconciliation
-	maxDaemonLog = 10 << 20         // size in bytes of the log from which the next start of a daemon renames it
+	maxDaemonLog = 10 << 20         // size in bytes above which a log is renamed to NAME.1 at the next start of a daemon
 	// needRoot is the text of the error of commands that need root.
 	needRoot = "caisson requires root: run it with sudo"
 	// minimalPath is the search path of a daemon that a command starts.

@@ -27,7 +27,7 @@ func (p *patchPrinter) line(sgr, format string, args ...any) {
 // gitTypes are the first three digits of git's modes for each type of file; the other three are the permissions.
 var gitTypes = map[string]string{"file": "100", "symlink": "120", "dir": "040"}
 
-// gitMode returns git's mode, such as 100644, for a file of a type of [caisson.Change] with these permissions.
+// gitMode returns git's mode, such as 100644, for a file. typ is its type as in a [caisson.Change], mode its permissions.
 func gitMode(typ string, mode uint32) string {
 	if typ == "symlink" {
 		mode = 0
@@ -96,7 +96,7 @@ func (p *patchPrinter) notes(ch *caisson.Change) {
 	}
 }
 
-// names writes the lines with the file names at the beginning of a patch, if the patch has hunks.
+// names writes the lines --- and +++ with the old and the new name of the file, if the patch of the change has hunks.
 func (p *patchPrinter) names(ch *caisson.Change) {
 	if !strings.Contains(ch.Patch, "@@") {
 		return

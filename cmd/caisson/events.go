@@ -23,7 +23,7 @@ func (c *eventsCmd) Help() string {
 		examples("caisson events", "caisson events web -o json", "caisson events --for 1s")
 }
 
-// ProvideValidFlags validates the flags.
+// ProvideValidFlags returns an error if --count or --after is negative.
 func (c *eventsCmd) ProvideValidFlags() (validFlags, error) {
 	if c.Count < 0 || c.After < 0 {
 		return validFlags{}, usagef("events", "--count and --after must not be negative")

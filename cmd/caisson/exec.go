@@ -22,7 +22,8 @@ type startFlags struct {
 	registryLogin
 }
 
-// request returns req with the properties of the process that the flags of a command, "exec" or "shell", specify.
+// request returns req with the environment, working directory, user and time limit that the flags specify. Errors refer to the
+// help of the command, "exec" or "shell".
 func (s *startFlags) request(a *app, command string, req caisson.ExecRequest) (_ caisson.ExecRequest, err error) {
 	if !s.Rm && !reflect.ValueOf(s.sandboxFlags).IsZero() {
 		return req, usagef(command, "flags for a new sandbox need --rm")
@@ -32,7 +33,8 @@ func (s *startFlags) request(a *app, command string, req caisson.ExecRequest) (_
 	return req, err
 }
 
-// exec runs req in target, or in a sandbox that is created from target and removed afterwards.
+// exec runs req in the sandbox target. With --rm, target is a template or image: exec runs req in a new sandbox of it, which it
+// removes afterwards.
 func (s *startFlags) exec(ctx context.Context, a *app, api api, target string, req caisson.ExecRequest) error {
 	if s.Rm {
 		m := sandboxCreator{app: a, api: api, login: s.registryLogin, flags: s.sandboxFlags}

@@ -55,9 +55,9 @@ func (e processExit) Error() string { return "process exited with " + strconv.It
 
 // errorReport is an error in the form in which it is printed: with -o json and -o jsonl its exported fields, otherwise its text.
 type errorReport struct {
-	Kind    caisson.Kind `json:"kind"`
-	Field   string       `json:"field,omitempty"`
-	Message string       `json:"message"`
+	Kind    caisson.Kind `json:"kind"`            // kind of the error; for a failed run, the code of its error
+	Field   string       `json:"field,omitempty"` // the invalid flag, argument, setting or field of a request; "" for none
+	Message string       `json:"message"`         // text of the error, with unsafe characters escaped
 	code    int          // exit code of the program
 	hint    string       // another line that is printed for people; "" for none
 }

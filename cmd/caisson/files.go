@@ -99,7 +99,7 @@ func (c *filesCatCmd) Help() string {
 	return examples("caisson sandbox files cat web:/etc/os-release", "caisson sandbox files cat --limit 1M web:/var/log/app.log")
 }
 
-// ProvidePath validates the flags and parses the argument SANDBOX:PATH.
+// ProvidePath checks that --offset is not negative, and parses the argument SANDBOX:PATH.
 func (c *filesCatCmd) ProvidePath() (sandboxPath, error) {
 	if c.Offset < 0 {
 		return sandboxPath{}, caisson.Invalidf("offset", "%d is negative", c.Offset)
@@ -211,8 +211,8 @@ type filesRmCmd struct {
 
 func (c *filesRmCmd) Help() string { return examples("caisson sandbox files rm -r web:/srv/a") }
 
-// ProvidePaths parses the arguments. Kong calls methods with a name of the form Provide… to get the parameters of Run that have
-// the types of their results.
+// ProvidePaths parses the arguments SANDBOX:PATH. Kong calls methods with a name of the form Provide… to get the parameters of
+// Run that have the types of their results.
 func (c *filesRmCmd) ProvidePaths() (places []sandboxPath, err error) {
 	for _, s := range c.Path {
 		p, err := requireSandboxPath(s)

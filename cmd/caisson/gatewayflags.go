@@ -4,6 +4,7 @@ import "github.com/caisson-dev/caisson"
 
 // gatewayFlags are the flags for how a sandbox may use the model gateway, besides its models and their budget.
 type gatewayFlags struct {
+	// Grant has names of features of model APIs that are otherwise removed or refused, such as tools that the provider executes.
 	Grant        []string `help:"Let its calls of models use provider-tools, remote-urls, beta or server-state; may be repeated." group:"new" placeholder:"NAME" sep:"none"`
 	MaxRate      string   `help:"Maximum number of its model calls in a minute." group:"new" placeholder:"N"`
 	MaxTokenRate string   `help:"Maximum number of tokens of its model calls in a minute: 50000, 50k or 1M." group:"new" placeholder:"N"`

@@ -124,7 +124,7 @@ type priceList struct {
 	source string // name of the price list's source
 }
 
-// ProvideList reads the price list from its source.
+// ProvideList reads the price list. The name of its source is the value of --source, or else the one that read returns.
 func (c *modelImportCmd) ProvideList(ctx context.Context, a *app) (priceList, error) {
 	data, source, err := c.read(ctx, a)
 	return priceList{data, cmp.Or(c.Source, source)}, err
@@ -138,7 +138,7 @@ func (c *modelImportCmd) Run(ctx context.Context, a *app, list priceList, api ap
 	return printDone(a, importedPrices{list.source, n}, strconv.Itoa(n)+" models have a price in "+list.source)
 }
 
-// read returns the price list and the name of its source.
+// read returns the price list, and where it comes from: its URL, its absolute path, or stdin.
 func (c *modelImportCmd) read(ctx context.Context, a *app) (data []byte, source string, err error) {
 	switch {
 	case c.List == "-":

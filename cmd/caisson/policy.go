@@ -168,7 +168,7 @@ func (c *policyExplainCmd) Help() string {
 	return examples("caisson policy explain web registry.npmjs.org", "caisson policy explain web 10.0.0.1:22", "caisson policy explain web")
 }
 
-// ProvideValidFlags validates the flags.
+// ProvideValidFlags returns an error for --check without a destination.
 func (c *policyExplainCmd) ProvideValidFlags() (validFlags, error) {
 	if c.Check && c.Target == "" {
 		return validFlags{}, usagef("policy explain", "--check needs a destination")

@@ -111,7 +111,7 @@ func statsColumns() []column[statsRow] {
 	}
 }
 
-// networkValue returns a function that applies value to the network statistics of a row. It returns "" if the row has none.
+// networkValue returns a function that applies value to the network statistics of a row, or returns "" if the row has none.
 func networkValue(value func(*caisson.NetworkStats) string) func(statsRow) string {
 	return func(m statsRow) string {
 		if m.Network == nil {

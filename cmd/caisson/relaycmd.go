@@ -35,7 +35,7 @@ func (c *relayLsCmd) Help() string {
 	return examples("caisson relay ls", "caisson relay ls --state held --state failed", "caisson relay ls --repo web -o json")
 }
 
-// ProvideFilter parses the flags.
+// ProvideFilter returns the filter for deliveries that the flags specify.
 func (c *relayLsCmd) ProvideFilter() (f caisson.DeliveryFilter, err error) {
 	f.Repo = c.Repo
 	if c.Count < 1 {

@@ -57,7 +57,7 @@ has failed. What the remote cannot take now is tried again later.
 ` + examples("caisson repo deliver web dev", "caisson repo deliver web dev:/workspace --pr --title 'Fix the login'")
 }
 
-// ProvidePath validates the flags and parses the argument SANDBOX[:DIR].
+// ProvidePath checks the flags for a pull request, and parses the argument SANDBOX[:DIR].
 func (c *repoDeliverCmd) ProvidePath() (sandboxPath, error) {
 	if err := c.check("repo deliver"); err != nil {
 		return sandboxPath{}, err

@@ -114,7 +114,7 @@ func knownKeys(data []byte, host, port string) []string {
 	return lines
 }
 
-// isHost reports whether entry, a host name in a file of known hosts, in plain text or hashed, is name.
+// isHost reports whether entry, a host name from a file of known hosts, in plain text or hashed, stands for the host name.
 func isHost(entry, name string) bool {
 	hashed, ok := strings.CutPrefix(entry, "|1|")
 	if !ok {

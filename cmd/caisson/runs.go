@@ -35,7 +35,7 @@ func (c *runsLsCmd) Help() string {
 // runStates are the states of runs, in the order in which they occur.
 var runStates = []caisson.RunState{caisson.RunQueued, caisson.RunStarting, caisson.RunRunning, caisson.RunSucceeded, caisson.RunFailed}
 
-// ProvideFilter parses the flags.
+// ProvideFilter returns the filter for runs that the flags specify.
 func (c *runsLsCmd) ProvideFilter() (f caisson.RunFilter, err error) {
 	f.Agent, f.Session = c.Agent, caisson.ID(c.Session)
 	if c.Count < 1 {

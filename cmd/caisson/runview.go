@@ -68,7 +68,7 @@ type runView struct {
 	live          bool              // standard error is a terminal: the activity is shown in one status line, which is redrawn
 	shared        bool              // standard output and standard error go to the same place
 	out           io.Writer         // standard output; if it is a terminal, behind a filter that makes untrusted text safe
-	close         func() error      // closes the filter of out; must be called after the last write to out
+	close         func() error      // ends that filter, if there is one; must be called after the last write to out
 	midLine       bool              // the answer so far does not end with a line break
 	statusShown   bool              // the status line is on the screen
 	frame         int               // number of times that the status line was drawn
@@ -198,7 +198,7 @@ func (v *runView) writeText(s string) error {
 	return err
 }
 
-// end completes the answer's last line, removes the status line and closes the filter of out.
+// end completes the answer's last line, removes the status line, and ends the filter that makes the answer safe for a terminal.
 func (v *runView) end() error {
 	v.eraseStatus()
 	var err error
@@ -304,7 +304,7 @@ func costText(u caisson.RunUsage) string {
 	return "$" + u.Cost.String()
 }
 
-// summary prints the usage and the results of a run. took is how long the run took for the user.
+// summary prints the usage and the results of a run. took is how long the run took, as elapsed returns it.
 func (v *runView) summary(run *caisson.Run, took time.Duration) {
 	r := run.Result
 	u := totalUsage(run)

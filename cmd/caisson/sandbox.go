@@ -71,7 +71,7 @@ func (c *sandboxLsCmd) Help() string {
 	return examples("caisson sandbox ls", "caisson sandbox ls --state running -q", "caisson sandbox ls -l team=a -o json")
 }
 
-// ProvideFilter parses the flags.
+// ProvideFilter returns the filter for sandboxes that the flags specify.
 func (c *sandboxLsCmd) ProvideFilter() (f caisson.Filter, err error) {
 	f.Name = c.Name
 	if f.Labels, err = parseLabels(c.Label); err != nil {
@@ -226,7 +226,7 @@ func (c *extendCmd) Help() string {
 	)
 }
 
-// ProvideValidFlags validates the flags.
+// ProvideValidFlags returns an error if no flag for a time was given.
 func (c *extendCmd) ProvideValidFlags() (validFlags, error) {
 	if c.TTL == nil && c.HardTTL == nil && c.AutoPause == nil && c.WakeAt == nil {
 		return validFlags{}, usagef("sandbox extend", "give --ttl, --hard-ttl, --auto-pause or --wake-at")

@@ -185,11 +185,11 @@ func listenTCP(cfg *config) (net.Listener, error) {
 	return tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}), nil
 }
 
-// requestCounter counts the active requests and records when the last of them ended.
+// requestCounter counts the active requests, and records how long there has been none.
 type requestCounter struct {
 	mu      sync.Mutex
 	active  int       // number of active requests; guarded by mu
-	lastEnd time.Time // when the last request began or ended; guarded by mu
+	lastEnd time.Time // when active last changed: if it is 0, when the last request ended; guarded by mu
 }
 
 // count returns a handler that counts the requests to h.
@@ -201,7 +201,7 @@ func (c *requestCounter) count(h http.Handler) http.Handler {
 	})
 }
 
-// add adds n to the number of active requests and sets lastEnd to the present time.
+// add adds n to the number of active requests and sets lastEnd to the present time. n may be 0, to set only lastEnd.
 func (c *requestCounter) add(n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -42,7 +42,7 @@ type fileStamp struct {
 	mtime time.Time // modification time of the file
 }
 
-// stampOf returns the stamp of a file, or the zero stamp if the file does not exist.
+// stampOf returns the stamp of the present version of a file, or the zero stamp if the file cannot be read or does not exist.
 func stampOf(file string) fileStamp {
 	info, err := os.Stat(file)
 	if err != nil {
@@ -81,8 +81,8 @@ func changedKeys(a, b *config) (keys []string) {
 	return keys
 }
 
-// read returns the configuration and the offer that the files contain now. It stores the keys of settings whose values are not
-// those in force, or the error in the files. The caller must hold mu.
+// read returns the configuration and the offer that the files contain now. It sets s.changed to the keys of settings with values
+// that are not in force, or s.invalid to the error in the files. The caller must hold mu.
 func (s *settings) read() (cfg *config, offer models.Offer, err error) {
 	s.seen, s.changed, s.invalid = s.inForce.stamps(), nil, ""
 	if cfg, err = s.load(); err == nil {
@@ -99,10 +99,11 @@ func (s *settings) read() (cfg *config, offer models.Offer, err error) {
 	return cfg, offer, nil
 }
 
-// check updates changed and invalid if the files have changed since the last call of read. The caller must hold mu.
+// check brings s.changed and s.invalid up to date: it calls read if the configuration file or the file of own providers has
+// changed since the last call of read. The caller must hold mu.
 func (s *settings) check() {
 	if s.inForce.stamps() != s.seen {
-		_, _, _ = s.read() // the error is ignored: read stores it in invalid
+		_, _, _ = s.read() // the error is ignored: read has set s.invalid to it
 	}
 }
 

@@ -102,12 +102,12 @@ type setup struct {
 	keys *keyStore // stores the key that the user enters
 }
 
-// compatible is the text of the choice for a server that does not belong to a vendor. The other constants are the name and the
-// credential of the provider for this server. It has a credential of its own, so that no vendor's key is sent to the server.
+// The choice of a server with OpenAI's API that does not belong to a vendor. The provider for it has a credential of its own, so
+// that no vendor's key is sent to the server.
 const (
-	compatible           = "another server with OpenAI's API: Ollama, vLLM, LiteLLM and others"
-	compatibleProvider   = "server"
-	compatibleCredential = "SERVER_API_KEY"
+	compatible           = "another server with OpenAI's API: Ollama, vLLM, LiteLLM and others" // text of the choice
+	compatibleProvider   = "server"                                                             // name of the provider
+	compatibleCredential = "SERVER_API_KEY"                                                     // name of its credential
 )
 
 // provider prompts for a provider and its key, stores the key, and returns the provider with its models.

@@ -47,6 +47,7 @@ type forkCmd struct {
 
 // randomnessFlags are the flags about random number generators in sandboxes that are restored from a snapshot of memory.
 type randomnessFlags struct {
+	// KeepRandomness lets getpid return the old values in restored programs, so that OpenSSL's generators are not seeded anew.
 	KeepRandomness bool `help:"Leave its programs their process ids. By default OpenSSL's random generators in them seed themselves anew; with this flag forks draw the same keys."`
 }
 
@@ -126,7 +127,7 @@ type labelFilter struct {
 	Label []string `help:"Only those with this label; may be repeated." short:"l" placeholder:"KEY=VALUE" sep:"none"`
 }
 
-// ProvideFilter parses the flags.
+// ProvideFilter returns the filter for objects that have all labels of the flags.
 func (l *labelFilter) ProvideFilter() (f caisson.Filter, err error) {
 	f.Labels, err = parseLabels(l.Label)
 	return f, err

@@ -15,7 +15,7 @@ import (
 // sshSuffix is the suffix of the names by which ssh reaches sandboxes: the host NAME.caisson is the sandbox NAME.
 const sshSuffix = ".caisson"
 
-// rawVariable is the environment variable that ssh sends to the server to request the output of a terminal without filter.
+// rawVariable is the environment variable that ssh sends to the server so that it does not filter unsafe output of a terminal.
 const rawVariable = "CAISSON_RAW_TTY"
 
 // sshCmd runs ssh to connect to a sandbox.

@@ -14,12 +14,12 @@ import (
 
 // reviewer prompts a person on a terminal to decide which changes are applied or dropped.
 type reviewer struct {
-	in        *bufio.Reader
-	out       io.Writer
-	color     bool   // use colours
-	raw       bool   // do not escape the contents of files
-	droppable bool   // changes may be dropped, because the sandbox is not running
-	onPanic   func() // deferred in the goroutine that reads, to restore the terminal after a panic; nil for none
+	in        *bufio.Reader // the person's answers, one per line
+	out       io.Writer     // receives changes and prompts
+	color     bool          // use colours
+	raw       bool          // do not escape the contents of files
+	droppable bool          // changes may be dropped, because the sandbox is not running
+	onPanic   func()        // deferred in goroutines that read from in, to restore the terminal after a panic; nil for none
 
 	applyPassing bool                // apply all further changes that pass every check, without prompts
 	apply        []caisson.Selection // the changes that the person has selected to be applied

@@ -29,7 +29,7 @@ func (c *topCmd) Help() string {
 type topRow struct {
 	ID       caisson.ID    `json:"id"`
 	Name     string        `json:"name,omitempty"`
-	Pooled   bool          `json:"pooled,omitempty"`
+	Pooled   bool          `json:"pooled,omitempty"` // the sandbox is in a warm pool and was not claimed yet
 	Template string        `json:"template,omitempty"`
 	State    caisson.State `json:"state"`
 	CPU      float64       `json:"cpu" doc:"Processors in use"`

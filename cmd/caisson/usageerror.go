@@ -78,14 +78,14 @@ var advice = map[string]string{
 	"shell …":        "to run a program: caisson exec SANDBOX -- PROGRAM",
 }
 
-// Advice that several common mistakes have in common.
+// Texts that are the advice for more than one mistake.
 const (
 	reachPorts = "reach ports with caisson port-forward, caisson open or caisson route add"
 	runAgents  = "run gives a task to an agent; for a program in a new sandbox: caisson exec --rm -it IMAGE -- PROGRAM"
 )
 
-// adviceFor returns the advice for a mistake in the command node, or "" if there is none. mistake is a key of advice without
-// command.
+// adviceFor returns the advice for a mistake in the arguments of the command node, or "" if there is none. mistake is the part
+// of a key of advice after the command: the wrong flag or argument, or <name> of a missing one.
 func adviceFor(node *kong.Node, mistake string) string {
 	command := strings.TrimPrefix(node.FullPath(), "caisson ")
 	for _, key := range []string{command + " " + mistake, node.Name + " " + mistake, mistake} {

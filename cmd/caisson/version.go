@@ -24,7 +24,7 @@ type version struct {
 	Platform string `json:"platform"`
 }
 
-// buildVersion returns the version of this binary, from release and the build information.
+// buildVersion describes this binary with Go's build information, in which the variable release, if set, replaces the version.
 func buildVersion() version {
 	v := version{Version: "unknown", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	info, ok := debug.ReadBuildInfo()

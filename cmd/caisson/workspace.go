@@ -23,7 +23,7 @@ type workspaceCmd struct {
 	Rm   workspaceRmCmd   `cmd:"" help:"Remove workspaces of removed sandboxes, with all changes in them."`
 }
 
-// workspaceStates are the states of workspaces, in the order in which they occur.
+// workspaceStates are the states of workspaces, live, resting and settled, in the order in which a workspace usually has them.
 var workspaceStates = []caisson.WorkspaceState{caisson.WorkspaceLive, caisson.WorkspaceDetached, caisson.WorkspaceSettled}
 
 func workspaceID(w *caisson.Workspace) string { return string(w.ID) }
@@ -40,7 +40,7 @@ func (c *workspaceLsCmd) Help() string {
 	return examples("caisson workspace ls", "caisson workspace ls --state resting", "caisson workspace ls --run rn-abcdefghijklmnop -o json")
 }
 
-// ProvideFilter parses the flags.
+// ProvideFilter returns the filter for workspaces that the flags specify.
 func (c *workspaceLsCmd) ProvideFilter() (f caisson.WorkspaceFilter, err error) {
 	if c.Count < 1 {
 		return f, usagef("workspace ls", "--count must be at least 1")
@@ -264,7 +264,7 @@ type workspaceChoice struct {
 	others  []string           // ids of the runs or sandboxes of older workspaces that have pending changes
 }
 
-// add considers the workspace w for the choice. The newest workspace must be added first.
+// add takes the workspace w into account. Workspaces must be added from the newest to the oldest.
 func (c *workspaceChoice) add(w *caisson.Workspace) {
 	switch {
 	case w.State == caisson.WorkspaceSettled:
