@@ -22,7 +22,7 @@ func (p processes) Exec(ctx context.Context, ref string, req caisson.ExecRequest
 	return p.c.openSession(ctx, []string{"sandboxes", ref, "exec", "stream"}, s, req)
 }
 
-// openSession opens a WebSocket for s at the daemon's path, sends req first, and returns s when the process has started.
+// openSession opens a WebSocket for s at this path of the API, sends req first, and returns s when the process has started.
 func (c *requester) openSession(ctx context.Context, path []string, s *execSession, req any) (caisson.Process, error) {
 	target, err := c.requestURL(path, nil)
 	if err != nil {
