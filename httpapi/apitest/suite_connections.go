@@ -13,7 +13,8 @@ import (
 	"github.com/caisson-dev/caisson/internal/poll"
 )
 
-// serve starts "guestd test serve", a server for tests, with these arguments in the sandbox sb, and waits until it listens.
+// serve starts a server for tests in the sandbox sb, and waits until it listens. The other arguments are those of the program
+// /.caisson/inside test serve.
 func serve(t *testing.T, ctx context.Context, c Cores, sb, network, address, mode string) {
 	t.Helper()
 	p := must(c.Processes.Exec(ctx, sb, caisson.ExecRequest{Command: []string{"/.caisson/inside", "test", "serve", network, address, mode}}))(t)

@@ -170,7 +170,7 @@ type CredentialValue struct {
 
 // Matched is the response to a request that compares a value with that of a credential.
 type Matched struct {
-	Matches bool `json:"matches"`
+	Matches bool `json:"matches"` // the values are equal
 }
 
 // NewToken is a token with its secret, which only this response contains.

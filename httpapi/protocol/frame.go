@@ -13,10 +13,11 @@ import (
 // Channel identifies the kind of data in a frame of an exec session. A frame is one binary WebSocket message: the channel in
 // the first byte, then its data.
 //
-// The session begins with one text message from the client, a [caisson.ExecRequest]. The server answers with a started or an
-// error control frame. Data on each channel is limited by a window of [WindowSize] bytes: a sender must not send more than the
-// receiver has granted, so neither end ever stops reading, and a signal is not delayed by input that the process does not read.
-// An empty frame on an output channel is its end. The exit frame is the last one, sent exactly once, after all output.
+// The session begins with one text message from the client, a [caisson.ExecRequest] or, to attach to a terminal, a
+// [caisson.AttachRequest]. The server answers with a started or an error control frame. Data on each channel is limited by a
+// window of [WindowSize] bytes: a sender must not send more than the receiver has granted, so neither end ever stops reading, and
+// a signal is not delayed by input that the process does not read. An empty frame on an output channel is its end. The exit frame
+// is the last one, sent exactly once, after all output.
 type Channel byte
 
 // The channels of an exec session.
@@ -31,7 +32,7 @@ const (
 const (
 	WindowSize = 256 << 10  // maximum amount of data in flight on one channel
 	MaxData    = 32<<10 - 1 // maximum size of data in a sent frame, which then has 32 KiB; every WebSocket library accepts that
-	MaxFrame   = 1 + 64<<10 // maximum size of a frame that is accepted, including its channel
+	MaxFrame   = 1 + 64<<10 // maximum size of a frame that is accepted, including the byte with its channel
 )
 
 // The types of control messages, each with the end that sends it and the fields that it uses.
@@ -45,17 +46,17 @@ const (
 	MsgError      = "error"      // sent by the server with Problem; ends the session
 )
 
-// Message is a control message of an exec session.
+// Message is a control message of an exec session. Only the fields that its type uses are set.
 type Message struct {
-	Type    string              `json:"type"` // one of the types with the prefix Msg
-	Rows    uint16              `json:"rows,omitempty"`
-	Cols    uint16              `json:"cols,omitempty"`
-	Signal  int                 `json:"signal,omitempty"`
-	Channel Channel             `json:"channel,omitempty"`
-	Bytes   int                 `json:"bytes,omitempty"` // number of further bytes that the peer may send
-	PID     int                 `json:"pid,omitempty"`
-	Exit    *caisson.ExitStatus `json:"exit,omitempty"`
-	Problem *Problem            `json:"problem,omitempty"`
+	Type    string              `json:"type"`              // one of the constants with the prefix Msg
+	Rows    uint16              `json:"rows,omitempty"`    // new height of the terminal in characters
+	Cols    uint16              `json:"cols,omitempty"`    // new width of the terminal in characters
+	Signal  int                 `json:"signal,omitempty"`  // number of the signal to send to the process
+	Channel Channel             `json:"channel,omitempty"` // channel on which the peer may send further bytes
+	Bytes   int                 `json:"bytes,omitempty"`   // number of further bytes that the peer may send
+	PID     int                 `json:"pid,omitempty"`     // id of the started process in the sandbox
+	Exit    *caisson.ExitStatus `json:"exit,omitempty"`    // how the process has ended
+	Problem *Problem            `json:"problem,omitempty"` // why the session cannot start or continue
 }
 
 // Frame returns m as a frame on the channel Control.

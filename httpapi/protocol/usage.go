@@ -23,5 +23,5 @@ type BudgetRequest struct {
 // ReconcileRequest is the body of a request to compare the ledger with a provider's spend logs.
 type ReconcileRequest struct {
 	Provider string    `json:"provider" minLength:"1" maxLength:"128" doc:"Name of a provider of kind litellm"`
-	Since    time.Time `json:"since"`
+	Since    time.Time `json:"since"` // only calls since then are compared
 }
