@@ -367,7 +367,7 @@ func call[T any](ctx context.Context, c *requester, req request) (T, error) {
 	return decode[T](ctx, resp.Body)
 }
 
-// callPage requests one page of a listing. more reports whether further pages follow.
+// callPage requests one page of a listing, of at most limit items; 0 is the daemon's default. more reports whether more follow.
 func callPage[T any](ctx context.Context, c *requester, req request, limit int) (page []T, more bool, err error) {
 	p, err := call[protocol.Page[T]](ctx, c, req.withNumber("limit", int64(limit)))
 	return p.Items, p.Next != "", err

@@ -35,11 +35,11 @@ const networkFD = 3
 
 // options are the values of the program's flags.
 type options struct {
-	bin  string // directory with the programs that make bench builds
-	rows string // prefix of the names of the rows to measure, which are the lines of the table of results; "" for all
-	out  string // file to which the rows are written as JSON, besides the table; "" for none
-	dir  string // directory for the files of the measurements; "" for the system's temporary directory
-	n    int    // number of samples for each row that is quick to measure; other rows have a fraction of it
+	// bin is the directory with the programs that make bench builds. rows is a prefix of the names of the rows to measure, which
+	// are the lines of the table of results. out is the file to which the rows are also written as JSON; "" for none. dir is the
+	// directory for the files of the measurements; "" for the system's temporary directory.
+	bin, rows, out, dir string
+	n                   int // number of samples for each row that is quick to measure; other rows have a fraction of it
 }
 
 func main() {
