@@ -70,7 +70,7 @@ type config struct {
 	// IdleExit is how long a daemon that a command has started runs without client and sandbox.
 	IdleExit caisson.Duration `yaml:"idleExit" json:"idleExit"`
 
-	Providers []caisson.Provider `yaml:"providers" json:"providers"` // providers of models; with neither these nor Models, the built-in ones
+	Providers []caisson.Provider `yaml:"providers" json:"providers"` // if these and Models are both empty: the built-in ones
 	// ProviderCA is a PEM file of authorities to trust for providers of models, besides those that the host trusts.
 	ProviderCA string          `yaml:"providerCA" json:"providerCA"`
 	Models     []caisson.Model `yaml:"models" json:"models"` // models that sandboxes can be granted, and their prices

@@ -105,8 +105,8 @@ func (f portForward) accept(ctx context.Context, serve func(*net.TCPConn)) error
 	}
 }
 
-// join copies data between local and the server on a port in the sandbox. If it cannot connect to the server, the client of local
-// gets a reset when local is closed.
+// join copies data between local and the server on a port in the sandbox. If it cannot connect to the server, the client of
+// local gets a reset when local is closed.
 func (c *forwardCmd) join(ctx context.Context, api api, local *net.TCPConn, port int) error {
 	server, err := api.Connect(ctx, c.Sandbox, caisson.ConnectRequest{Port: port})
 	if err != nil {

@@ -15,9 +15,9 @@ import (
 //
 // The session begins with one text message from the client, a [caisson.ExecRequest] or, to attach to a terminal, a
 // [caisson.AttachRequest]. The server answers with a started or an error control frame. Data on each channel is limited by a
-// window of [WindowSize] bytes: a sender must not send more than the receiver has granted, so neither end ever stops reading, and
-// a signal is not delayed by input that the process does not read. An empty frame on an output channel is its end. The exit frame
-// is the last one, sent exactly once, after all output.
+// window of [WindowSize] bytes: a sender must not send more than the receiver has granted, so neither end ever stops reading,
+// and a signal is not delayed by input that the process does not read. An empty frame on an output channel is its end. The exit
+// frame is the last one, sent exactly once, after all output.
 type Channel byte
 
 // The channels of an exec session.
