@@ -55,17 +55,16 @@ func (c *chatParser) addError(path, format string, args ...any) {
 // chatBody is the JSON object of a chat request. Besides the documented fields, it has fields that common client libraries always
 // send. Of these undocumented fields, only those that would change the answer are checked.
 type chatBody struct {
-	Message  *string         `json:"message"`
-	Messages json.RawMessage `json:"messages"`
-	Model    *string         `json:"model"`
+	Message  *string         `json:"message"`   // the user's new message; without it, Messages is required
+	Messages json.RawMessage `json:"messages"`  // list of chatMessage, the user's new message last
+	Model    *string         `json:"model"`     // alias of a model
 	ModelRef json.RawMessage `json:"modelRef"`  // alias of a model, or an object with modelId
 	Graph    *string         `json:"graphName"` // id of the agent, with or without protocol.GraphPrefix
 	StateKey *string         `json:"stateKey"`
 	System   json.RawMessage `json:"system"` // instructions for the agent; must be empty
 	Tools    json.RawMessage `json:"tools"`  // tools for the agent; must be empty
 
-	// The other fields of client libraries are ignored.
-	ID        json.RawMessage `json:"id"`
+	ID        json.RawMessage `json:"id"`        // sent by client libraries, and ignored
 	Trigger   json.RawMessage `json:"trigger"`   // sent by client libraries, and ignored
 	MessageID json.RawMessage `json:"messageId"` // sent by client libraries, and ignored
 	Stream    json.RawMessage `json:"stream"`    // sent by client libraries, and ignored

@@ -47,7 +47,7 @@ type listener struct {
 	idle            *list.List           // authenticated *conn without a request, the longest idle first; guarded by mu
 }
 
-// Accept implements [net.Listener].
+// Accept returns a new, unauthenticated connection. If there are too many of these now, it closes one of them.
 func (l *listener) Accept() (net.Conn, error) {
 	raw, err := l.Listener.Accept()
 	if err != nil {
@@ -167,7 +167,7 @@ func (l *listener) markIdleLocked(c *conn, idle bool) {
 type conn struct {
 	net.Conn
 	listener *listener
-	source   netip.Prefix // source of the connection, from [reach.Source]
+	source   netip.Prefix // the client's IPv4 address, or /64 of IPv6
 
 	timer         *time.Timer   // closes c if c is still unauthenticated; set once
 	unauthElem    *list.Element // c in listener.unauthenticated; nil once authenticated or closed; guarded by listener.mu
@@ -175,7 +175,7 @@ type conn struct {
 	idleElem      *list.Element // c in listener.idle; nil if c is not idle; guarded by listener.mu
 }
 
-// Close implements [net.Conn].
+// Close closes the connection, which then no longer counts toward the limits of its listener.
 func (c *conn) Close() error {
 	err := c.Conn.Close()
 	c.listener.mu.Lock()

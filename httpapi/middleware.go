@@ -79,7 +79,7 @@ func (a *API) middleware(authenticate func(*http.Request) (caisson.Caller, *cais
 func (rt *router) serve(w *responseTracker, r *http.Request) {
 	escaped := r.URL.EscapedPath()
 	if _, pattern := rt.mux.Handler(r); pattern == "" || path.Clean(escaped) != escaped || r.Method == http.MethodHead {
-		below := "" // end of the error message if the path is not below the API's prefix
+		below := "" // appended to the error message if the path is not below the API's prefix
 		if !strings.HasPrefix(r.URL.Path, protocol.Prefix) {
 			below = "; all requests are below " + protocol.Prefix
 		}

@@ -16,7 +16,7 @@ const uiHeader = "X-Vercel-Ai-Ui-Message-Stream"
 // uiChunk is one chunk of a UI message stream. The AI SDK rejects chunks with fields that chunks of their type do not have.
 type uiChunk struct {
 	Type       string          `json:"type"`
-	ID         string          `json:"id,omitempty"`
+	ID         string          `json:"id,omitempty"` // id of the block of text that the chunk belongs to
 	MessageID  string          `json:"messageId,omitempty"`
 	Delta      string          `json:"delta,omitempty"`
 	ToolCallID string          `json:"toolCallId,omitempty"`

@@ -63,7 +63,7 @@ func serveUpgraded(w http.ResponseWriter, r *http.Request, to string, open func(
 	return nil
 }
 
-// Read implements [net.Conn].
+// Read returns what the client has sent before the response to its upgrade, and then reads from the connection.
 func (u *upgradedConn) Read(p []byte) (int, error) {
 	if u.r.Buffered() > 0 {
 		return u.r.Read(p)
