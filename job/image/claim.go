@@ -27,7 +27,7 @@ func (s *layerStore) handOut(digest string) {
 	}
 }
 
-// handOutIfPresent calls handOut for the layer if it is still present, and reports whether it is.
+// handOutIfPresent reports whether the layer is still present. If so, it records that the layer is returned to a caller.
 func (s *layerStore) handOutIfPresent(digest string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

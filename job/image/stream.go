@@ -93,7 +93,7 @@ type countingReader struct {
 	sum          hash.Hash   // SHA-256 of the bytes that were read
 	n, max       int64       // number of bytes that were read, and the maximum number
 	limitMessage string      // message of the error if r has more than max bytes
-	progress     func(int64) // called with n every few MiB; may be nil
+	progress     func(int64) // called every few MiB with the number of bytes that were read so far; may be nil
 	reported     int64       // value of n at the last call of progress
 }
 

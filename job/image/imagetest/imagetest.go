@@ -19,7 +19,7 @@ import (
 	"github.com/caisson-dev/caisson/job/image"
 )
 
-// A Driver is an image driver for tests, which keeps its layers in a directory. Create one with [New].
+// A Driver implements sandboxes.Images for tests, with its layers in a directory. Create one with [New].
 type Driver struct {
 	// Registry has the images that can be pulled, by canonical reference. It may be changed while the driver is not in use.
 	Registry map[string]caisson.ImageConfig
@@ -84,7 +84,7 @@ func (d *Driver) image(ref, content string, conf caisson.ImageConfig, binds []ca
 	}, nil
 }
 
-// Host implements sandboxes.Images.
+// Host returns an image with one layer, whose content is the version of the host's programs, and with an empty /usr.
 func (d *Driver) Host(ctx context.Context) (*caisson.Image, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -105,7 +105,7 @@ func (d *Driver) Upgrade() {
 	d.host += "+"
 }
 
-// Pull implements sandboxes.Images.
+// Pull returns the image that Registry or Find has for the request. progress is called with the stages pull and unpack.
 func (d *Driver) Pull(ctx context.Context, req caisson.PullRequest, account string, progress func(caisson.Progress)) (*caisson.Image, error) {
 	if req.Source != nil {
 		defer req.Source.Close()
@@ -151,7 +151,7 @@ func (d *Driver) Pulls() int {
 	return d.pulls
 }
 
-// MakeLayer implements sandboxes.Images.
+// MakeLayer unpacks a tar archive into a new layer. Its digest is that of the account and the archive together.
 func (d *Driver) MakeLayer(ctx context.Context, account string, archive *os.File) (digest, dir string, err error) {
 	data, err := io.ReadAll(archive)
 	if err != nil {
@@ -195,7 +195,7 @@ func (d *Driver) MakeLayer(ctx context.Context, account string, archive *os.File
 	}
 }
 
-// ProtectLayers implements sandboxes.Images.
+// ProtectLayers prevents Prune from removing layers until release is called.
 func (d *Driver) ProtectLayers() (release func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -214,7 +214,7 @@ func (d *Driver) Held() int {
 	return d.holds
 }
 
-// Prune implements sandboxes.Images.
+// Prune removes the layers for whose directory inUse returns false, unless ProtectLayers protects all layers.
 func (d *Driver) Prune(ctx context.Context, inUse func(dir string) bool) (freed caisson.Size, err error) {
 	layers, err := d.Layers()
 	for _, l := range layers {
@@ -238,5 +238,5 @@ func (d *Driver) Layers() (list []image.Layer, err error) {
 	return list, err
 }
 
-// Canonical implements sandboxes.Images.
+// Canonical returns the canonical form of a reference, as the real driver does.
 func (d *Driver) Canonical(ref string) (string, error) { return image.Canonical(ref) }
