@@ -171,7 +171,7 @@ type ToolRule struct {
 // A Persona is one of several agents that one program implements.
 type Persona struct {
 	ID           string   `json:"id" yaml:"id"`
-	Model        string   `json:"model,omitempty" yaml:"model"`
+	Model        string   `json:"model,omitempty" yaml:"model"` // alias; "" means the model of the run
 	Deny         []string `json:"deny,omitempty" yaml:"deny" doc:"Tools that it does not have"`
 	Instructions string   `json:"instructions,omitempty" yaml:"instructions"`
 }
@@ -195,10 +195,10 @@ type Warm struct {
 
 // AgentStatus is the state of an agent's template and warm snapshot for an account.
 type AgentStatus struct {
-	Built    bool      `json:"built,omitempty"`
+	Built    bool      `json:"built,omitempty"` // the root file system is ready to use
 	Digest   string    `json:"digest,omitempty" doc:"Of the root file system"`
 	Snapshot ID        `json:"snapshot,omitempty" doc:"The warm snapshot that runs fork"`
-	WarmedAt time.Time `json:"warmedAt,omitzero"`
+	WarmedAt time.Time `json:"warmedAt,omitzero"` // when the warm snapshot was made
 	Size     Size      `json:"size,omitempty" doc:"Bytes of the warm snapshot on disk"`
 	Pool     int       `json:"pool,omitempty" doc:"How many forks of the warm snapshot are kept ready"`
 	Problem  string    `json:"problem,omitempty" doc:"Why there is no warm snapshot although one is configured"`

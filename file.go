@@ -11,10 +11,10 @@ type FileInfo struct {
 	Name    string    `json:"name"`
 	Path    string    `json:"path" doc:"Absolute path inside the sandbox"`
 	Type    string    `json:"type" enum:"file,directory,symlink,fifo,socket,device,other"`
-	Size    int64     `json:"size"`
+	Size    int64     `json:"size"` // in bytes
 	Mode    string    `json:"mode" doc:"Permission bits in octal, setuid, setgid and sticky included"`
-	UID     int       `json:"uid"`
-	GID     int       `json:"gid"`
+	UID     int       `json:"uid"` // inside the sandbox
+	GID     int       `json:"gid"` // inside the sandbox
 	ModTime time.Time `json:"modTime"`
 	Target  string    `json:"target,omitempty" doc:"Of a symlink"`
 }
@@ -22,7 +22,7 @@ type FileInfo struct {
 // A FileEvent is one change of a file that [Files.WatchFiles] reports.
 type FileEvent struct {
 	Op   string `json:"op" enum:"create,write,remove,rename,chmod,overflow" doc:"overflow: events were lost, list again"`
-	Path string `json:"path"`
+	Path string `json:"path"` // absolute path inside the sandbox
 }
 
 // Files is the service for the files in sandboxes. Paths are absolute inside the sandbox and are resolved there, by a process

@@ -11,7 +11,7 @@ const MaxLineage = 8
 // A Guest identifies the sandbox or run on a wire, and thus the account that is charged. It comes from the wire or from
 // a signed run token, never from the content of a request.
 type Guest struct {
-	Sandbox ID     `json:"sandbox"`
+	Sandbox ID     `json:"sandbox"` // "" for a run of another machine
 	Account string `json:"account"`
 	Run     string `json:"run,omitempty" doc:"The run that the sandbox serves; for one without a run, its own id"`
 	Attempt int    `json:"attempt,omitempty"`

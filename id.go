@@ -19,7 +19,7 @@ const (
 	TokenPrefix    = "tk"
 	ProcessPrefix  = "ps"
 	AccountPrefix  = "ac"
-	InstancePrefix = "in"
+	InstancePrefix = "in" // a data directory
 	CallPrefix     = "ca"
 	JournalPrefix  = "jr"
 	RunPrefix      = "rn"

@@ -16,7 +16,7 @@ type Call struct {
 	Model    string    `json:"model" doc:"Alias"`
 	Upstream string    `json:"upstream" doc:"The provider's name for the model"`
 	API      string    `json:"api" doc:"chat, responses, embeddings, messages, count_tokens, generate"`
-	Stream   bool      `json:"stream,omitempty"`
+	Stream   bool      `json:"stream,omitempty"` // the guest requested the answer as a stream
 	// Status is the HTTP status of the response to the guest; 0 if there was no response, because the sandbox was removed or
 	// the model gateway stopped.
 	Status int    `json:"status"`
@@ -179,14 +179,14 @@ type Receipt struct {
 	Reference string    `json:"reference" doc:"run/attempt/call"`
 	Account   string    `json:"account"`
 	Cost      USD       `json:"cost"`
-	Estimated bool      `json:"estimated,omitempty"`
+	Estimated bool      `json:"estimated,omitempty"` // Cost is an estimate
 	At        time.Time `json:"at"`
 }
 
 // A Discrepancy is a difference between the ledger and LiteLLM's spend logs.
 type Discrepancy struct {
-	Call       ID     `json:"call,omitempty"`
-	UpstreamID string `json:"upstreamId,omitempty"`
+	Call       ID     `json:"call,omitempty"`       // id of the call in the ledger; "" if it is missing there
+	UpstreamID string `json:"upstreamId,omitempty"` // LiteLLM's id of the call
 	Problem    string `json:"problem" doc:"missing upstream, missing here, cost differs"`
 	Here       USD    `json:"here"`     // the call's cost in the ledger
 	Upstream   USD    `json:"upstream"` // the call's cost in the spend logs

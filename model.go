@@ -116,7 +116,7 @@ type Rate struct {
 // ListedPrice is an entry of an imported price list.
 type ListedPrice struct {
 	Model    string    `json:"model" doc:"The provider's name for it"`
-	Provider string    `json:"provider,omitempty"`
+	Provider string    `json:"provider,omitempty"` // "" if the list does not name one
 	Prices   Prices    `json:"prices"`
 	Context  int64     `json:"context,omitempty"` // tokens that input and output may have together; 0: not known
 	Output   int64     `json:"output,omitempty"`  // tokens that an answer may have; 0: not known

@@ -133,12 +133,12 @@ type Decision struct {
 	Allowed  bool      `json:"allowed"`
 	Rule     int       `json:"rule" doc:"Position of the deciding rule, from 0; -1 if no rule decided"`
 	Reason   string    `json:"reason"`
-	Name     string    `json:"name,omitempty"`
+	Name     string    `json:"name,omitempty"` // DNS name or HTTP host of the destination, if it is known
 	Address  string    `json:"address,omitempty" doc:"Address and port"`
 	Protocol string    `json:"protocol,omitempty"`
 	Count    int64     `json:"count" doc:"How many equal ones this stands for, since it was last reported"`
-	BytesOut int64     `json:"bytesOut,omitempty"`
-	BytesIn  int64     `json:"bytesIn,omitempty"`
+	BytesOut int64     `json:"bytesOut,omitempty"` // bytes from the sandbox over allowed connections
+	BytesIn  int64     `json:"bytesIn,omitempty"`  // bytes to the sandbox over allowed connections
 }
 
 // An Explanation describes how a policy decides about a destination.

@@ -72,7 +72,7 @@ type Process interface {
 	Close() error
 }
 
-// ProcessInfo is one line of a process listing.
+// ProcessInfo is one line of a process listing. The ids are those inside the sandbox.
 type ProcessInfo struct {
 	PID     int    `json:"pid"`
 	PPID    int    `json:"ppid"`
@@ -96,7 +96,7 @@ type Stats struct {
 // NetworkStats counts the traffic of a sandbox's wire since the wire process attached it.
 type NetworkStats struct {
 	BytesOut int64 `json:"bytesOut" doc:"Sent by the sandbox, all of it, headers included"`
-	BytesIn  int64 `json:"bytesIn"`
+	BytesIn  int64 `json:"bytesIn"` // sent to the sandbox, headers included
 	Dropped  int64 `json:"dropped" doc:"Frames of the sandbox that were dropped without processing"`
 	Allowed  int64 `json:"allowed" doc:"Names, connections and requests that policy allowed"`
 	Denied   int64 `json:"denied" doc:"Names, connections and requests that the policy denied"`

@@ -58,7 +58,7 @@ type Repo struct {
 // A Branch is a branch in the mirror of a repository.
 type Branch struct {
 	Name   string `json:"name"`
-	Commit string `json:"commit"`
+	Commit string `json:"commit"` // id of its newest commit
 }
 
 // A RepoRequest requests a repository for a run, or for a sandbox without a run.
@@ -79,12 +79,12 @@ type DeliveryState string
 
 // The states of deliveries.
 const (
-	DeliveryHeld      DeliveryState = "held"      // the run failed, or a check requires a confirmation, which RetryDelivery is
+	DeliveryHeld      DeliveryState = "held"      // waits for RetryDelivery, because the run failed or a check has findings
 	DeliveryWaiting   DeliveryState = "waiting"   // the delivery is in the queue for its first or its next try
 	DeliverySending   DeliveryState = "sending"   // a try to deliver the commits is in progress
 	DeliveryDelivered DeliveryState = "delivered" // the remote has confirmed the branch, and the forge the pull request
 	DeliveryFailed    DeliveryState = "failed"    // the remote refused the commits, or the time for tries is over; may be retried
-	DeliveryDropped   DeliveryState = "dropped"
+	DeliveryDropped   DeliveryState = "dropped"   // a client has dropped the delivery
 )
 
 // Ended reports whether a delivery in s stays in s unless a client requests a change.

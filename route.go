@@ -59,7 +59,7 @@ type RouteCORS struct {
 	Origins     []string `json:"origins" minItems:"1" maxItems:"32" doc:"Origins such as https://app.example.com, or *, which excludes credentials"`
 	Methods     []string `json:"methods,omitempty" maxItems:"16" doc:"Absent: GET, HEAD and POST"`
 	Headers     []string `json:"headers,omitempty" maxItems:"32" doc:"Header fields of requests, besides those that are always allowed"`
-	Credentials bool     `json:"credentials,omitempty"`
+	Credentials bool     `json:"credentials,omitempty"` // requests of these pages may contain cookies and other credentials
 	MaxAge      Duration `json:"maxAge,omitempty" doc:"How long a browser may keep the answer"`
 }
 
@@ -74,8 +74,8 @@ type RouteLimits struct {
 
 // A RouteRate limits requests. The zero value means the ingress's default rate for one client, and no limit for all together.
 type RouteRate struct {
-	PerSecond float64 `json:"perSecond,omitempty" minimum:"0" maximum:"1000000"`
-	Burst     int     `json:"burst,omitempty" minimum:"0" maximum:"1000000"`
+	PerSecond float64 `json:"perSecond,omitempty" minimum:"0" maximum:"1000000"` // requests per second in the long run
+	Burst     int     `json:"burst,omitempty" minimum:"0" maximum:"1000000"`     // requests at once
 }
 
 // RouteHeaders are changes to the header of the requests, or of the responses, of a route.
@@ -102,12 +102,12 @@ type SignedURL struct {
 
 // A RouteRequest is an entry of a route's log of requests. Method and Path come from outside; they are one line of visible text.
 type RouteRequest struct {
-	At       time.Time `json:"at"`
+	At       time.Time `json:"at"` // when the request arrived
 	Client   string    `json:"client" doc:"Address of the client"`
 	Method   string    `json:"method"`
 	Path     string    `json:"path" doc:"Without the query"`
-	Status   int       `json:"status"`
-	Duration Duration  `json:"duration"`
+	Status   int       `json:"status"`   // HTTP status; 499 if the client disconnected or the request was cut off
+	Duration Duration  `json:"duration"` // from the arrival of the request to the end of the answer
 	Bytes    Size      `json:"bytes" doc:"Size of the answer's body"`
 }
 

@@ -12,11 +12,11 @@ type RunState string
 
 // The states of runs.
 const (
-	RunQueued    RunState = "queued"   // waits until the limits on runs in progress allow another one
-	RunStarting  RunState = "starting" // the run's sandbox is being created, forked or resumed
-	RunRunning   RunState = "running"
-	RunSucceeded RunState = "succeeded"
-	RunFailed    RunState = "failed" // Result.Error contains the reason; includes cancelled runs
+	RunQueued    RunState = "queued"    // waits until the limits on runs in progress allow another one
+	RunStarting  RunState = "starting"  // the run's sandbox is being created, forked or resumed
+	RunRunning   RunState = "running"   // the run's sandbox is running
+	RunSucceeded RunState = "succeeded" // the last attempt has ended without an error
+	RunFailed    RunState = "failed"    // Result.Error contains the reason; includes cancelled runs
 )
 
 // Ended reports whether a run in the state s has ended.
@@ -24,15 +24,15 @@ func (s RunState) Ended() bool { return s == RunSucceeded || s == RunFailed }
 
 // The codes of a run's error.
 const (
-	RunInvalid    = "invalid_request"
-	RunNotFound   = "not_found"
-	RunTimeout    = "timeout"
-	RunAborted    = "aborted" // the run was cancelled
-	RunRateLimit  = "rate_limit"
+	RunInvalid    = "invalid_request"      // the request is invalid, not allowed, or in conflict with the state of an object
+	RunNotFound   = "not_found"            // an object that the run needs does not exist
+	RunTimeout    = "timeout"              // the run, or the build of its agent, took longer than its time limit
+	RunAborted    = "aborted"              // the run was cancelled
+	RunRateLimit  = "rate_limit"           // a rate limit of model calls, or another limit that is not a budget, was reached
 	RunNoCredits  = "insufficient_credits" // a budget that pays for the run is used up
-	RunAgentError = "agent_error"
-	RunProvider   = "provider" // a model provider refused its credential, failed, or could not be reached
-	RunInternal   = "internal"
+	RunAgentError = "agent_error"          // the agent's program failed, or ended without an answer
+	RunProvider   = "provider"             // a model provider refused its credential, failed, or could not be reached
+	RunInternal   = "internal"             // a fault of Caisson or its host
 )
 
 // A RunError is the reason why a run failed.
@@ -107,16 +107,16 @@ type Run struct {
 	Model        string      `json:"model,omitempty" doc:"Alias of the model that is used"`
 	HasWorkspace bool        `json:"hasWorkspace,omitempty" doc:"Whether files were given for its workspace"`
 	Hidden       []string    `json:"hidden,omitempty" doc:"Secret-looking files that were left out of the copy that its workspace was made of; at most 200 are listed. Those of a mounted directory are in its workspace"`
-	HiddenCount  int         `json:"hiddenCount,omitempty"`
+	HiddenCount  int         `json:"hiddenCount,omitempty"` // number of all files that were left out, listed or not
 	Local        bool        `json:"local,omitempty" doc:"Whether it was requested over the unix socket"`
 	Result       *RunResult  `json:"result,omitempty" doc:"Of the last attempt that ended"`
 	// Previous has the results of the attempts before the one of Result, oldest first.
 	Previous  []RunResult `json:"previous,omitempty" doc:"Of the attempts before, oldest first"`
 	Usage     RunUsage    `json:"usage,omitzero" doc:"Of all attempts together, as of the end of the last one that has ended"`
 	CreatedAt time.Time   `json:"createdAt"`
-	StartedAt time.Time   `json:"startedAt,omitzero"`
-	EndedAt   time.Time   `json:"endedAt,omitzero"`
-	Deadline  time.Time   `json:"deadline,omitzero"`
+	StartedAt time.Time   `json:"startedAt,omitzero"` // when the sandbox of the last attempt was ready
+	EndedAt   time.Time   `json:"endedAt,omitzero"`   // when the last attempt ended
+	Deadline  time.Time   `json:"deadline,omitzero"`  // when the last attempt must have ended
 	// Children is the number of sub-runs that were started, at any depth.
 	Children int64    `json:"children,omitempty" doc:"Runs that were started from within, at any depth"`
 	Plan     *RunPlan `json:"-"` // nil in a run that an older build stored
@@ -125,9 +125,9 @@ type Run struct {
 // A RunPlan contains the settings to which the request of a run was resolved when the run was created, except its limits and its
 // model. Each attempt checks whether the plan is still allowed, and then executes it. It is stored, but never in responses.
 type RunPlan struct {
-	Version int               `json:"version"` // version of the meaning of the fields; other builds may have other versions
-	Agent   string            `json:"agent"`   // hash of the parts of the agent's catalog entry from which the plan was made
-	Models  []string          `json:"models,omitempty"`
+	Version int               `json:"version"`          // version of the fields' meaning; other builds may have other versions
+	Agent   string            `json:"agent"`            // hash of the parts of the catalog entry from which the plan was made
+	Models  []string          `json:"models,omitempty"` // aliases of the models that the run may call; none if empty
 	Gateway GatewayUse        `json:"gateway,omitzero"`
 	Policy  Policy            `json:"policy"`
 	Env     map[string]string `json:"env,omitempty"`
@@ -137,7 +137,7 @@ type RunPlan struct {
 // A RunResult is the outcome of an attempt.
 type RunResult struct {
 	Attempt int    `json:"attempt"`
-	Trace   string `json:"trace"`
+	Trace   string `json:"trace"` // trace id of all records of the attempt
 	// Sandbox is the sandbox of the attempt, which may have been removed since.
 	Sandbox  ID                `json:"sandbox,omitempty" doc:"Where it was, whether it is still there or not"`
 	Answer   string            `json:"answer"`
@@ -146,7 +146,7 @@ type RunResult struct {
 	Provider string            `json:"provider,omitempty" doc:"What went wrong at a provider of models last, with the provider's status and message; absent if nothing did"`
 	Phases   []Phase           `json:"phases,omitempty" doc:"Time spent in each phase"`
 	Warm     bool              `json:"warm" doc:"Whether it began as a fork of the warm snapshot"`
-	Versions map[string]string `json:"versions,omitempty" doc:"agent, digest, caisson, driver"`
+	Versions map[string]string `json:"versions,omitempty" doc:"agent, digest, caisson, driver"` // digest: of the root file system
 	Changes  []FileChange      `json:"changes,omitempty" doc:"Changes in its workspace, as reported by the sandbox; at most 1000"`
 	// Patch contains the changes of small text files as a unified diff.
 	Patch  string      `json:"patch,omitempty" doc:"The changes as a unified diff, as far as they are small text"`
@@ -158,7 +158,7 @@ type RunResult struct {
 	Delivery *RunDelivery `json:"delivery,omitempty" doc:"Delivery of its commits"`
 }
 
-// A RunDelivery is the delivery of a run's commits; see [Delivery].
+// A RunDelivery is the delivery of a run's commits. Except for Left, its fields are those of the [Delivery].
 type RunDelivery struct {
 	ID     ID            `json:"id,omitempty"`
 	Repo   string        `json:"repo"`
@@ -171,13 +171,13 @@ type RunDelivery struct {
 	Left string `json:"left,omitempty" doc:"Why some of what the agent has done was not taken, although the rest was; it is in the run's sandbox"`
 }
 
-// RunUsage is the usage of a run in the ledger.
+// RunUsage is the usage of a run, or of one of its attempts, in the ledger.
 type RunUsage struct {
 	Calls     int64      `json:"calls"`
-	Failed    int64      `json:"failed,omitempty"`
+	Failed    int64      `json:"failed,omitempty"` // number of calls with a status other than 2xx
 	Tokens    TokenCount `json:"tokens"`
 	Cost      USD        `json:"cost"`
-	Estimated bool       `json:"estimated,omitempty"`
+	Estimated bool       `json:"estimated,omitempty"` // the usage of at least one call is an estimate, or calls could not be read
 	// MaxCost is set while calls of the run are in progress; those calls are not included in the other fields.
 	MaxCost USD `json:"most,omitempty" doc:"Upper bound of the cost including calls that are not in the ledger yet; absent if there are none"`
 }
@@ -199,14 +199,14 @@ type FileChange struct {
 
 // The types of a run's events.
 const (
-	EventStatus     = "status"
-	EventTextDelta  = "text_delta"
-	EventToolStart  = "tool_call_start"
-	EventToolResult = "tool_call_result"
-	EventUsage      = "usage_report"
-	EventFinal      = "assistant_final"
-	EventError      = "error"
-	EventDone       = "done"
+	EventStatus     = "status"           // what the run does now, or a sub-run that it has started
+	EventTextDelta  = "text_delta"       // a piece of the agent's answer
+	EventToolStart  = "tool_call_start"  // the agent has called a tool
+	EventToolResult = "tool_call_result" // a tool has returned a result, or has failed
+	EventUsage      = "usage_report"     // the usage of the attempt
+	EventFinal      = "assistant_final"  // the attempt has succeeded
+	EventError      = "error"            // the attempt has failed
+	EventDone       = "done"             // the attempt has ended
 )
 
 // A RunEvent is one event of a run. Every attempt has exactly one event of type done, which is its last; the event
@@ -219,16 +219,16 @@ type RunEvent struct {
 
 	Phase  string `json:"phase,omitempty" doc:"Of status: queued, starting, running, thinking, tool_use, compacting, warning, ending, interactive (the terminal can be used)"`
 	Label  string `json:"label,omitempty" doc:"Of status: at most the name of a tool or a sentence of Caisson's own"`
-	Delta  string `json:"delta,omitempty"`
-	CallID string `json:"toolCallId,omitempty"`
-	Tool   string `json:"toolName,omitempty"`
-	// Args is a JSON value of at most 8 KiB; a longer value is replaced by a string with its beginning.
+	Delta  string `json:"delta,omitempty"`      // of text_delta: the piece of text
+	CallID string `json:"toolCallId,omitempty"` // of tool_call_start and tool_call_result: id of the tool call
+	Tool   string `json:"toolName,omitempty"`   // name of the tool that is called
+	// Args are the arguments of the tool call as JSON, at most 8 KiB; if longer, a string with the beginning of the JSON.
 	Args    json.RawMessage `json:"args,omitempty"`
 	Result  string          `json:"result,omitempty" doc:"Of tool_call_result; at most 32 KiB"`
-	IsError bool            `json:"isError,omitempty"`
-	Usage   *RunUsage       `json:"usage,omitempty"`
-	Content string          `json:"content,omitempty"`
-	Error   *RunError       `json:"error,omitempty"`
+	IsError bool            `json:"isError,omitempty"` // of tool_call_result: the tool has failed
+	Usage   *RunUsage       `json:"usage,omitempty"`   // of usage_report
+	Content string          `json:"content,omitempty"` // of assistant_final: the answer
+	Error   *RunError       `json:"error,omitempty"`   // of error: why the attempt has failed
 	Child   ID              `json:"child,omitempty" doc:"Of status: a run that was started from within this one"`
 }
 
@@ -284,7 +284,7 @@ type Session struct {
 	ID      ID     `json:"id"`
 	Account string `json:"account"`
 	Agent   string `json:"agent"`
-	User    string `json:"user,omitempty"`
+	User    string `json:"user,omitempty"` // the account's name for the person whose conversation it is
 	Key     string `json:"key" doc:"Unique within account, user and agent"`
 	// Sandbox is the sandbox with the agent's own record of the conversation and its files. It is empty if the sandbox was
 	// removed: the next run then gets the messages only.
@@ -355,9 +355,9 @@ type Assignment struct {
 	Attempt int         `json:"attempt"`
 	Session ID          `json:"session,omitempty"`
 	Agent   string      `json:"agent"`
-	User    string      `json:"user,omitempty"`
-	Lineage []ID        `json:"lineage,omitempty"`
-	Trace   string      `json:"trace"`
+	User    string      `json:"user,omitempty"`    // the account's name for the person on whose behalf the run is made
+	Lineage []ID        `json:"lineage,omitempty"` // the runs of which Run is a sub-run, outermost first
+	Trace   string      `json:"trace"`             // trace id of all records of the attempt
 	Models  *ModelGrant `json:"models,omitempty"`
 	Tools   bool        `json:"tools,omitempty" doc:"Whether it may start runs of other agents"`
 }

@@ -160,7 +160,7 @@ type Writer struct {
 	Command string `json:"command"` // program name, at most 16 bytes; unprintable characters are escaped
 }
 
-// RuntimeSpec is the configuration of a sandbox for a Runtime. All paths are absolute host paths created by Caisson.
+// RuntimeSpec is the configuration of a sandbox for a Runtime. Paths on the host are absolute, and Caisson has created them.
 type RuntimeSpec struct {
 	Hostname  string
 	UIDBase   uint32 // first host uid and gid of the account's range; guest ids 0 to 65535 are mapped there
@@ -170,8 +170,8 @@ type RuntimeSpec struct {
 	Dir       string // directory of this sandbox, created by the caller, owned by the runtime from Create to Destroy
 	Command   []string
 	Env       []string // KEY=value, for the command; sorted
-	Workdir   string
-	User      string
+	Workdir   string   // working directory of the command in the sandbox
+	User      string   // user of the command, see RuntimeExec.User
 	Resources Resources
 	// Programs is the id of the set of programs that a checkpoint is restored with; "" means the current set, see [Programs].
 	Programs string
@@ -189,8 +189,8 @@ type RuntimeSpec struct {
 // has an id that depends on their contents.
 type Programs struct {
 	Current string               // id of the set that new sandboxes are started with
-	Older   func(id string) bool // reports whether this daemon has another set and can use it; nil means that it can use none
-	Newer   func(id string) bool // reports whether the protocol of a set is newer than that of this build; nil means that none is
+	Older   func(id string) bool // reports whether this daemon has a set and can use it; nil: it can use Current only
+	Newer   func(id string) bool // reports whether a set requires a newer protocol with its daemon; nil: none does
 }
 
 // Supports reports whether this daemon can run sandboxes with the set of this id.
@@ -208,7 +208,7 @@ func (p Programs) DescribeBuild(id string) string {
 // A RuntimeMount mounts a host directory in a sandbox.
 type RuntimeMount struct {
 	Source   *os.File // O_PATH descriptor of the directory or file
-	Target   string
+	Target   string   // absolute path in the sandbox
 	Writable bool
 	// Overlay, if not nil, receives all writes; Source is only read, and Writable is ignored.
 	Overlay *RuntimeOverlay
@@ -233,15 +233,15 @@ type RuntimeOverlay struct {
 // RuntimeExec describes a process to start.
 type RuntimeExec struct {
 	Command []string // resolved in PATH of Env, inside the sandbox
-	Env     []string
-	Workdir string // working directory in the sandbox; "" is "/"
+	Env     []string // KEY=value
+	Workdir string   // working directory in the sandbox; "" is "/"
 	// User is "USER" or "USER:GROUP", names or numbers; "" is 0:0. Names are looked up in the sandbox's /etc/passwd and /etc/group.
 	// Without GROUP, the group is the user's in /etc/passwd, or 0 if the user is not there. For an unknown user, starting fails with
 	// Invalid, or the process exits with 125 without running the program.
 	User       string
-	TTY        bool
+	TTY        bool // the process gets a terminal, of the size Rows and Cols
 	Rows, Cols uint16
-	Stdin      bool
+	Stdin      bool // the process gets a standard input that the caller writes; otherwise it is empty
 }
 
 // RuntimeSandbox is a sandbox that a Runtime has found on the host.

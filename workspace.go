@@ -73,17 +73,17 @@ type Workspace struct {
 
 	Files       int64    `json:"files" doc:"Entries in the directory when it was mounted"`
 	Hidden      []string `json:"hidden,omitempty" doc:"Secret-looking files that the sandbox does not see; at most 1000"`
-	HiddenCount int      `json:"hiddenCount,omitempty"`
+	HiddenCount int      `json:"hiddenCount,omitempty"` // number of all hidden files, listed in Hidden or not
 	// Suspects are found by their names when the workspace is created. Those found by their content follow soon, in the
 	// result of GetWorkspace; Search is nil until then.
 	Suspects     []Suspect        `json:"suspects,omitempty" doc:"Files that the sandbox sees and that may contain secrets; at most 200. Lists have only those known by their names"`
-	SuspectCount int              `json:"suspectCount,omitempty"`
+	SuspectCount int              `json:"suspectCount,omitempty"` // number of all suspects, listed in Suspects or not
 	Search       *WorkspaceSearch `json:"search,omitempty" doc:"What was searched for secrets; absent while that is under way, and in lists"`
 	Changes      int              `json:"changes" doc:"Number of waiting changes at the last diff"`
 	Warning      string           `json:"warning,omitempty" doc:"Warnings for the user"`
 	CreatedAt    time.Time        `json:"createdAt"`
 	EndedAt      time.Time        `json:"endedAt,omitzero" doc:"When its sandbox was removed"`
-	SyncedAt     time.Time        `json:"syncedAt,omitzero"`
+	SyncedAt     time.Time        `json:"syncedAt,omitzero"` // when changes were last applied to the directory
 }
 
 // A Suspect is a file that may contain a secret.
@@ -159,7 +159,8 @@ const (
 	VerdictConflict = "clash" // conflict: the host's file has changed as well, and the changes cannot be merged
 )
 
-// A Change is one difference between a workspace and the host directory as it was when the workspace was created.
+// A Change is one difference between a workspace and the host directory as it was when the workspace was created. Type, Mode,
+// Size and Link describe the file in the workspace, and the fields with Old before their names the one in that directory.
 type Change struct {
 	Path    string `json:"path" doc:"Relative, with slashes. A name that is not UTF-8 is shown with escapes, and denied"`
 	Kind    string `json:"kind" enum:"added,modified,removed,renamed,mode,type"`
@@ -168,16 +169,16 @@ type Change struct {
 	OldType string `json:"oldType" enum:"file,dir,symlink,fifo,socket,device,none"`
 	Mode    uint32 `json:"mode,omitempty" doc:"Permission bits, with setuid, setgid and sticky"`
 	OldMode uint32 `json:"oldMode,omitempty"`
-	Size    int64  `json:"size,omitempty"`
-	OldSize int64  `json:"oldSize,omitempty"`
+	Size    int64  `json:"size,omitempty"`    // in bytes
+	OldSize int64  `json:"oldSize,omitempty"` // in bytes
 	Link    string `json:"link,omitempty" doc:"Where a symlink leads"`
 	Process string `json:"process,omitempty" doc:"Process that last wrote it, as recorded by the sandbox's kernel: pid and command"`
 	// Hash identifies the reviewed type, mode and content of the file. A sync applies the change only if the hash is still the same.
 	Hash    string    `json:"hash"`
-	Binary  bool      `json:"binary,omitempty"`
+	Binary  bool      `json:"binary,omitempty"` // the content is not text; it then has no numbers of lines and no patch
 	Added   int       `json:"added,omitempty" doc:"Lines"`
-	Removed int       `json:"removed,omitempty"` // number of removed lines
-	Verdict string    `json:"verdict" enum:"pass,ask,deny,clash"`
+	Removed int       `json:"removed,omitempty"`                  // number of removed lines
+	Verdict string    `json:"verdict" enum:"pass,ask,deny,clash"` // the strictest verdict of the findings; pass if there are none
 	Finding []Finding `json:"findings,omitempty"`
 	// HostChanged means that the host's file has changed since the workspace was created. Merge then reports whether the host's
 	// change and the sandbox's can be merged without one overwriting the other.
@@ -191,7 +192,7 @@ type Finding struct {
 	Check   string `json:"check" enum:"path,name,type,size,link,mode,collision,secret,text,removal,command,host"`
 	Verdict string `json:"verdict" enum:"pass,ask,deny,clash"`
 	Message string `json:"message"`
-	Line    int    `json:"line,omitempty"`
+	Line    int    `json:"line,omitempty"` // line of the file, from 1; 0 if the finding is not about one line
 }
 
 // A DiffRequest selects the changes of a diff. Zero fields select everything.
@@ -215,7 +216,7 @@ type Diff struct {
 // A Selection is a change that was selected to be applied.
 type Selection struct {
 	Path  string `json:"path"`
-	Hash  string `json:"hash" doc:"As reviewed"`
+	Hash  string `json:"hash" doc:"As reviewed"` // Hash of the reviewed Change
 	Hunks []int  `json:"hunks,omitempty" doc:"Of its patch, from 0; empty means the whole change"`
 }
 
@@ -251,7 +252,7 @@ type SyncReceipt struct {
 	State     string         `json:"state" enum:"applied,undone"`
 	At        time.Time      `json:"at"`
 	UndoneAt  time.Time      `json:"undoneAt,omitzero"`
-	Checks    []string       `json:"checks"`
+	Checks    []string       `json:"checks"` // names of the checks that were made, and of the commands that have passed
 	Entries   []ReceiptEntry `json:"entries"`
 	// Auto means that all changes that passed every check were applied, without a selection by a person.
 	Auto    bool   `json:"auto,omitempty" doc:"Whether all changes that passed every check were applied, without a selection"`
@@ -259,10 +260,10 @@ type SyncReceipt struct {
 	Held    string `json:"held,omitempty" doc:"With auto: explains that removals of most of the directory's files were not applied, and how to apply them"`
 }
 
-// A ReceiptEntry is one path that was written.
+// A ReceiptEntry is one path of the host directory that a sync created, modified or removed.
 type ReceiptEntry struct {
 	Path   string `json:"path"`
-	Kind   string `json:"kind"`
+	Kind   string `json:"kind"` // kind of the change: ChangeAdded, ChangeModified, …
 	Before string `json:"before,omitempty" doc:"Hash of what was there; empty: nothing"`
 	After  string `json:"after,omitempty" doc:"Hash of what is there now; empty: nothing"`
 	Merged bool   `json:"merged,omitempty"` // the change was merged into a file that had changed on the host
