@@ -293,7 +293,7 @@ func registerDomainSchemas(registry huma.Registry) {
 // sizeSchema is the schema of [caisson.Size]: a number of bytes, or text with a unit.
 type sizeSchema struct{}
 
-// Schema implements [huma.SchemaProvider].
+// Schema returns the schema of [caisson.Size].
 func (sizeSchema) Schema(huma.Registry) *huma.Schema {
 	zero := 0.0
 	return &huma.Schema{AnyOf: []*huma.Schema{
@@ -305,7 +305,7 @@ func (sizeSchema) Schema(huma.Registry) *huma.Schema {
 // usdSchema is the schema of [caisson.USD].
 type usdSchema struct{}
 
-// Schema implements [huma.SchemaProvider].
+// Schema returns the schema of [caisson.USD].
 func (usdSchema) Schema(huma.Registry) *huma.Schema {
 	zero := 0.0
 	return &huma.Schema{Type: huma.TypeNumber, Minimum: &zero, Description: "US dollars, exact to nine decimal places", Examples: []any{0.25}}
@@ -314,7 +314,7 @@ func (usdSchema) Schema(huma.Registry) *huma.Schema {
 // durationSchema is the schema of [caisson.Duration], which is text in JSON.
 type durationSchema struct{}
 
-// Schema implements [huma.SchemaProvider].
+// Schema returns the schema of [caisson.Duration].
 func (durationSchema) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{
 		Type: huma.TypeString, Pattern: `^(0|[0-9]+d|([0-9]*\.?[0-9]+\.?(ns|us|µs|μs|ms|s|m|h))+)$`,
@@ -325,7 +325,7 @@ func (durationSchema) Schema(huma.Registry) *huma.Schema {
 // portRangeSchema is the schema of [caisson.PortRange]: the number of a port, or text with the first and the last one.
 type portRangeSchema struct{}
 
-// Schema implements [huma.SchemaProvider].
+// Schema returns the schema of [caisson.PortRange].
 func (portRangeSchema) Schema(huma.Registry) *huma.Schema {
 	first, last := 1.0, 65535.0
 	return &huma.Schema{OneOf: []*huma.Schema{
@@ -337,7 +337,7 @@ func (portRangeSchema) Schema(huma.Registry) *huma.Schema {
 // stateSchema is the schema of [caisson.State].
 type stateSchema struct{}
 
-// Schema implements [huma.SchemaProvider].
+// Schema returns the schema of [caisson.State].
 func (stateSchema) Schema(huma.Registry) *huma.Schema {
 	s := &huma.Schema{Type: huma.TypeString}
 	for _, state := range caisson.States() {
@@ -349,7 +349,7 @@ func (stateSchema) Schema(huma.Registry) *huma.Schema {
 // runStateSchema is the schema of [caisson.RunState].
 type runStateSchema struct{}
 
-// Schema implements [huma.SchemaProvider].
+// Schema returns the schema of [caisson.RunState].
 func (runStateSchema) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{Type: huma.TypeString, Enum: []any{
 		string(caisson.RunQueued), string(caisson.RunStarting), string(caisson.RunRunning), string(caisson.RunSucceeded), string(caisson.RunFailed),
