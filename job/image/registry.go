@@ -188,7 +188,7 @@ type requireTLS struct {
 	insecureHost string            // the only host[:port] that may be used without TLS, or ""
 }
 
-// RoundTrip implements [http.RoundTripper].
+// RoundTrip sends r. Returns Denied if r would be sent without TLS to a host other than insecureHost.
 func (g requireTLS) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.URL.Scheme != "https" && (g.insecureHost == "" || r.URL.Host != g.insecureHost) {
 		return nil, caisson.Errorf(caisson.Denied, "%.200s would be used without TLS", r.URL.Host)
