@@ -89,7 +89,8 @@ func (a *Agent) SupportsAPI(api string) bool {
 }
 
 // AgentLimits bounds a run of an agent. Fields that are nil or zero mean the default of [DefaultAgentLimits]; a pointer to 0
-// allows nothing. JSON and YAML with 0 in a field that is not a pointer are rejected: see [AgentLimits.UnmarshalJSON].
+// allows nothing. JSON and YAML with 0 in a field that is not a pointer are rejected: see [AgentLimits.UnmarshalJSON]. Memory,
+// CPUs, Disk and PIDs are those of [Resources]; Cost, Tokens and Calls limit all model calls of a run and its sub-runs together.
 type AgentLimits struct {
 	Time   Duration `json:"time,omitempty" yaml:"time" doc:"Time limit of a run; the agent has a tenth less"`
 	Memory Size     `json:"memory,omitempty" yaml:"memory"`

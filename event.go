@@ -14,7 +14,7 @@ type Event struct {
 	Actor   string            `json:"actor,omitempty" doc:"Actor: local, a token's id, a sandbox's id; empty: the daemon itself"`
 	Type    string            `json:"type"`
 	Subject string            `json:"subject" doc:"ID or name of the object"`
-	Data    map[string]string `json:"data,omitempty"`
+	Data    map[string]string `json:"data,omitempty"` // details; the keys depend on Type
 }
 
 // ActorOf returns the Actor of events published with ctx: the id of a guest's sandbox or of a caller's token, "local" for a

@@ -38,10 +38,11 @@ type Files interface {
 	WriteFile(ctx context.Context, ref, path string, mode uint32, r io.Reader) (*FileInfo, error)
 	ListFiles(ctx context.Context, ref, path string) ([]FileInfo, error)
 	StatFile(ctx context.Context, ref, path string) (*FileInfo, error) // does not follow symlinks
-	MakeDir(ctx context.Context, ref, path string, parents bool) error
+	MakeDir(ctx context.Context, ref, path string, parents bool) error // parents: creates missing parents too, and path may exist
 	MoveFile(ctx context.Context, ref, from, to string) error
-	RemoveFile(ctx context.Context, ref, path string, recursive bool) error
-	// WatchFiles reports changes below path until ctx ends; the channel is then closed.
+	RemoveFile(ctx context.Context, ref, path string, recursive bool) error // recursive: removes a directory with its contents
+	// WatchFiles reports changes of path and of its entries, and with recursive of everything below it, until ctx ends, path is
+	// removed or the sandbox stops; the channel is then closed.
 	WatchFiles(ctx context.Context, ref, path string, recursive bool) (<-chan FileEvent, error)
 	// ReadTree streams the file or tree at path as a tar archive of regular files, directories and symlinks, its names
 	// relative to path's parent. WriteTree unpacks such an archive below the directory at path, inside the sandbox.

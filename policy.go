@@ -69,10 +69,10 @@ func (p PortRange) String() string {
 	return fmt.Sprintf("%d-%d", p.First, p.Last)
 }
 
-// MarshalText implements [encoding.TextMarshaler], and so JSON and YAML.
+// MarshalText returns the same text as [PortRange.String], for JSON and YAML.
 func (p PortRange) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
-// UnmarshalText implements [encoding.TextUnmarshaler].
+// UnmarshalText accepts the same text as [ParsePortRange].
 func (p *PortRange) UnmarshalText(b []byte) (err error) {
 	*p, err = ParsePortRange(string(b))
 	return err
@@ -170,6 +170,6 @@ type Policies interface {
 type Preset struct {
 	Name        string      `json:"name"`
 	Description string      `json:"description"`
-	Hosts       []string    `json:"hosts"`
-	Ports       []PortRange `json:"ports"`
+	Hosts       []string    `json:"hosts"` // in the form of Rule.Host
+	Ports       []PortRange `json:"ports"` // ports of these hosts
 }

@@ -42,22 +42,22 @@ func (s Secret) Equal(other Secret) bool {
 	return subtle.ConstantTimeCompare([]byte(s.Reveal()), []byte(other.Reveal())) == 1
 }
 
-// Format implements [fmt.Formatter]: a Stringer is not called for verbs that are not valid for strings, such as %d.
+// Format writes "[redacted]" for every verb. A Stringer is not called for verbs that are not valid for strings, such as %d.
 func (s Secret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, redacted) }
 
-// String implements [fmt.Stringer].
+// String returns "[redacted]".
 func (s Secret) String() string { return redacted }
 
-// GoString implements [fmt.GoStringer].
+// GoString returns "[redacted]".
 func (s Secret) GoString() string { return redacted }
 
-// LogValue implements [slog.LogValuer].
+// LogValue returns "[redacted]", for package slog.
 func (s Secret) LogValue() slog.Value { return slog.StringValue(redacted) }
 
-// MarshalText implements [encoding.TextMarshaler], and so JSON and YAML.
+// MarshalText returns "[redacted]", for JSON and YAML.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(redacted), nil }
 
-// UnmarshalText implements [encoding.TextUnmarshaler]: secrets enter through request bodies and configuration.
+// UnmarshalText sets s to the bytes of b: secrets enter through request bodies and configuration.
 func (s *Secret) UnmarshalText(b []byte) error {
 	*s = NewSecret(string(b))
 	return nil

@@ -89,10 +89,10 @@ func (d Duration) String() string {
 	return time.Duration(d).Round(unit).String()
 }
 
-// MarshalText implements [encoding.TextMarshaler], and so JSON and YAML. The text is exact.
+// MarshalText returns the exact duration as text, for JSON and YAML.
 func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
 
-// UnmarshalText implements [encoding.TextUnmarshaler].
+// UnmarshalText accepts the same text as [ParseDuration].
 func (d *Duration) UnmarshalText(b []byte) (err error) {
 	*d, err = ParseDuration(string(b))
 	return err

@@ -223,7 +223,7 @@ type Selection struct {
 // A SyncRequest applies changes of a review to the host directory: all of them or none.
 type SyncRequest struct {
 	Review ID          `json:"review,omitempty" doc:"Empty with auto"`
-	Apply  []Selection `json:"apply,omitempty"`
+	Apply  []Selection `json:"apply,omitempty"` // changes of the review to apply; empty with Auto
 	Drop   []string    `json:"drop,omitempty" doc:"Paths whose changes are undone in the workspace; only when its sandbox is not running"`
 	Auto   bool        `json:"auto,omitempty" doc:"Review, and apply all changes that pass every check"`
 	Only   []string    `json:"only,omitempty" doc:"With auto: glob patterns of paths"`
