@@ -15,7 +15,7 @@ type activity struct {
 	programs caisson.Programs // sets of programs that this daemon supports
 
 	mu   sync.Mutex
-	uses map[caisson.ID]*useRecord // by sandbox; guarded by mu
+	uses map[caisson.ID]*useRecord // records of uses by sandbox; guarded by mu
 }
 
 // useRecord is the record of the uses of one sandbox. It is guarded by activity.mu.
@@ -74,7 +74,7 @@ func (a *activity) entry(id caisson.ID) *useRecord {
 }
 
 // last returns the time of the last use of a sandbox, and whether the sandbox is in use. A sandbox that serves a run is in use.
-// The time is the current one if the sandbox is in use.
+// The time is the current one if the sandbox is in use, and that of the daemon's start if no use is known.
 func (a *activity) last(sb *caisson.Sandbox) (at time.Time, inUse bool) {
 	current := now()
 	a.mu.Lock()

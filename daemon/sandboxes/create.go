@@ -91,7 +91,7 @@ func (l *Lifecycle) Wake(ctx context.Context, ref string) (*caisson.Sandbox, err
 	return l.changes.change(ctx, ref, caisson.VerbWake, l.verbs.wake)
 }
 
-// Extend implements [caisson.Sandboxes].
+// Extend implements [caisson.Sandboxes]: it changes the TTLs, the AutoPause and the wake time of a sandbox.
 func (l *Lifecycle) Extend(ctx context.Context, ref string, req caisson.ExtendRequest) (*caisson.Sandbox, error) {
 	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {

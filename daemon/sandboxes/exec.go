@@ -23,7 +23,7 @@ type Processes struct {
 		Stats(ctx context.Context, id caisson.ID) (*caisson.Stats, error)
 	}
 	activity *activity // records uses of sandboxes
-	traffic  Traffic   // counts the traffic of wires; nil: no traffic statistics
+	traffic  Traffic   // returns traffic counters of wires; nil: statistics contain no traffic
 	logs     *logs     // logs of the sandboxes' commands
 }
 

@@ -145,12 +145,13 @@ func (gs *fileClients) closeInBackground(g *fileClient) {
 	}
 }
 
-// drop removes the file client of a sandbox that is about to stop or to change its state.
+// drop removes the file client of a sandbox that is about to stop or to change its state, and closes it. The client of a
+// stand-in that is in use is closed by its last user.
 func (gs *fileClients) drop(id caisson.ID) {
 	gs.mu.Lock()
 	g := gs.open[id]
 	delete(gs.open, id)
-	closeNow := g != nil && (g.standIn == nil || g.users == 0) // otherwise the last user closes the client
+	closeNow := g != nil && (g.standIn == nil || g.users == 0) // if false, release closes the client
 	gs.mu.Unlock()
 	if closeNow {
 		g.close()

@@ -103,7 +103,8 @@ func insertOrChange[T any](ctx context.Context, table caisson.Table[T], account,
 // errUnchanged is the error with which the function of an update cancels the update, because there is nothing to change.
 var errUnchanged = errors.New("unchanged")
 
-// set stores the new state of a sandbox, and the fields that the function change sets. change may be nil.
+// set stores the new state of a sandbox and the fields that the function change sets. It updates ChangedAt, PauseAt, WakeAt and
+// IdleSince to match the new state. change may be nil.
 func (s states) set(ctx context.Context, id caisson.ID, to caisson.State, change func(*caisson.Sandbox) error) (*caisson.Sandbox, error) {
 	return s.sandboxes.Update(ctx, caisson.AllAccounts(), string(id), func(s *caisson.Sandbox) error {
 		if change != nil {
@@ -159,7 +160,7 @@ func now() time.Time { return time.Now().UTC() }
 // idSet is a set of ids that is safe for concurrent use.
 type idSet struct {
 	mu  sync.Mutex
-	ids map[caisson.ID]bool // guarded by mu
+	ids map[caisson.ID]bool // ids in the set; guarded by mu
 }
 
 // set adds id to the set if to is true, and otherwise removes it.

@@ -20,7 +20,7 @@ type ImageService struct {
 
 var _ caisson.Images = (*ImageService)(nil)
 
-// image returns an image of the caller's account, and pulls it if it is not present.
+// image returns an image of the caller's account. It pulls an image that is not present, but returns NotFound for a host path.
 func (s *ImageService) image(ctx context.Context, ref string) (*caisson.Image, error) {
 	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
@@ -184,8 +184,8 @@ func (u rootfsUsers) each(ctx context.Context, in caisson.Scope, f func(r caisso
 	return nil
 }
 
-// PruneImages implements [caisson.Images]. It removes the caller's unused images, and the layers that no image and no
-// other object of any account uses.
+// PruneImages implements [caisson.Images]. It removes the caller's images that no sandbox, snapshot or template uses, and the
+// layers that no image and no other object of any account uses.
 func (s *ImageService) PruneImages(ctx context.Context) (caisson.Size, error) {
 	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {

@@ -83,7 +83,7 @@ const (
 
 // rateLimitedWriter limits the rate of the writes to w.
 type rateLimitedWriter struct {
-	ctx   context.Context // the limit applies until it ends
+	ctx   context.Context // the limit applies until ctx ends
 	w     io.Writer       // writer to which the data is passed on
 	limit *rate.Limiter   // limit of the rate in bytes per second
 }

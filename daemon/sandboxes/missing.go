@@ -16,7 +16,7 @@ import (
 // backup was restored, which contains no snapshots and no layers.
 const goneReason = "its files are gone from disk"
 
-// missingFinder finds objects of the store whose files do not exist.
+// missingFinder finds objects in the store whose files do not exist, and removes them from the store.
 type missingFinder struct {
 	snapshots caisson.Table[caisson.Snapshot]
 	images    caisson.Table[caisson.Image]

@@ -44,7 +44,7 @@ type network struct {
 	egress  Egress              // validates policies; nil without wires
 	gateway Gateway             // validates model grants; nil: no sandbox can be granted models
 	ledger  caisson.LedgerStore // stores budgets
-	budget  caisson.Limits      // default for sandboxes whose model grant has no budget
+	budget  caisson.Limits      // default budget of a sandbox whose model grant has none
 }
 
 // check validates the policy and the model grant of a request or template, and replaces the policy by its normal form.
@@ -197,8 +197,8 @@ type PolicyService struct {
 	states  states       // stored records of sandboxes
 	wires   *wireChanges // stores policies and applies them to wires
 	network network      // configures wires and creates budgets
-	egress  Egress       // nil: no wires
-	traffic Traffic      // counts the traffic of wires; nil: no traffic statistics
+	egress  Egress       // explains policies; nil without wires
+	traffic Traffic      // returns recent refusals of wires; nil: explanations contain none
 }
 
 var _ caisson.Policies = (*PolicyService)(nil)

@@ -40,7 +40,7 @@ type recheckedFields struct {
 	policy   *caisson.Policy     // requested policy
 	models   *caisson.ModelGrant // requested grant of models
 	assigned *caisson.Assignment // run that the sandbox serves; nil for none
-	mounts   []caisson.Mount     // without the mount of the workspace
+	mounts   []caisson.Mount     // requested mounts, without that of the workspace
 }
 
 // planner resolves requests into plans.

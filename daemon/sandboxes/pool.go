@@ -39,8 +39,8 @@ type pools struct {
 // A poolKey identifies a pool: the template or the snapshot that its sandboxes are made from.
 type poolKey struct {
 	account  string     // account that owns the pool
-	template string     // name of the template
-	snapshot caisson.ID // "" for the pool of a template
+	template string     // name of the template, or of the template of the snapshot
+	snapshot caisson.ID // id of the snapshot; "" for the pool of a template
 }
 
 // templatePoolKey returns the key of a template's pool.
@@ -118,7 +118,7 @@ func (p *pools) claim(ctx context.Context, key poolKey, want *caisson.Sandbox) (
 			s.Spec.Command, s.Assigned = command, want.Assigned
 			s.CreatedAt, s.ChangedAt = now(), now()
 			if s.Assigned != nil {
-				s.SharedRandomness = nil // not determined for forks for runs, see [creator.start]
+				s.SharedRandomness = nil // forks for runs are not searched for programs with shared random numbers
 			}
 			setDeadlines(s)
 			return nil
@@ -205,8 +205,8 @@ func (p *pools) refill(key poolKey) {
 	})
 }
 
-// refillRequested reports whether the number of requests to fill a pool differs from *asked, and sets *asked to that number. If
-// it does not differ, or the daemon is stopping, refillRequested removes key from p.filling.
+// refillRequested reports whether more than *asked requests to fill a pool have arrived, so that it has to be filled again, and
+// sets *asked to their number. If there are no more, or the daemon stops, it returns false and removes key from p.filling.
 func (p *pools) refillRequested(key poolKey, asked *int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -131,7 +131,7 @@ func (r *resolver) reconcile(ctx context.Context, sb *caisson.Sandbox, found cai
 // completed. p is nil for a sandbox of an earlier build.
 func (r *resolver) undo(ctx context.Context, p *caisson.Plan) error {
 	if p == nil || p.Version > caisson.PlanVersion {
-		return nil // If the plan has a capture, that is removed as garbage.
+		return nil // The plan is missing or of a newer build. If there is a capture, it is removed as garbage.
 	}
 	if _, err := caisson.ParseID(caisson.SnapshotPrefix, string(p.Capture)); err != nil {
 		return nil // The plan has no capture.

@@ -74,7 +74,7 @@ type NetworkConfig struct {
 	Wires   caisson.Wires // attaches wires; nil: sandboxes have a loopback device only
 	Egress  Egress        // validates policies; required with Wires
 	Gateway Gateway       // validates model grants; nil: no sandbox can be granted models
-	Traffic Traffic       // counts the traffic of wires; nil: no traffic statistics
+	Traffic Traffic       // returns traffic counters and refusals of wires; nil: there are none
 	// Disconnect closes connections from outside to a sandbox that is being suspended, paused or stopped; nil: there are none.
 	Disconnect func(ctx context.Context, id caisson.ID) error
 }
@@ -103,7 +103,7 @@ type Limits struct {
 	Budget      caisson.Limits `yaml:"-" json:"-"`                     // default budget, for a sandbox whose model grant has none
 }
 
-// DefaultLimits returns the default limits.
+// DefaultLimits returns the limits of a daemon whose configuration sets none. They include no default budget.
 func DefaultLimits() Limits {
 	return Limits{MaxSandboxes: 1000, MemoryReserve: 512 << 20, DiskReserve: 1 << 30, PIDsReserve: 1024, PoolMemory: 4 << 30}
 }
@@ -301,8 +301,8 @@ func New(cfg Config) (*Core, error) {
 }
 
 // ForgetMissing removes snapshots and images without files from the store, and the build results of templates whose layers are
-// missing, so that they are built again on the next use. Call it only at the first start after the restore of a backup, before
-// Reconcile. At other times, files may be missing only because a file system of the data directory is not mounted.
+// missing, so that they are built again on the next use. Call it only at the first start after the data directory was restored
+// or copied, before Reconcile. At other times, files may be missing because a file system of the data directory is not mounted.
 func (c *Core) ForgetMissing(ctx context.Context) error { return c.reconciler.missing.forget(ctx) }
 
 // Reconcile makes store and host consistent after a start of the daemon: acknowledged sandboxes are recovered or marked

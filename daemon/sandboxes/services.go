@@ -229,13 +229,13 @@ func mergeServices(list, over []caisson.Service) []caisson.Service {
 
 // Limits of services.
 const (
-	maxServicesSize     = 256 << 10                     // maximum bytes of the commands and environments of all services
-	maxReadinessTimeout = caisson.Duration(24 * 3600e9) // longest timeout of a check for readiness: 24 hours
-	minReadinessPause   = caisson.Duration(100e6)       // shortest time between two checks for readiness: 100 ms
+	maxServicesSize     = 256 << 10                     // maximum bytes of the commands and environments of one sandbox's services
+	maxReadinessTimeout = caisson.Duration(24 * 3600e9) // longest timeout of readiness checks, and time between two: 24 h
+	minReadinessPause   = caisson.Duration(100e6)       // shortest time between two readiness checks: 100 ms
 	maxReadinessPath    = 1024                          // longest path of an HTTP check for readiness, in bytes
 )
 
-// validateServices returns an Invalid error if services of a request are not valid.
+// validateServices checks the services of a request: like checkServices, and none may have the id of the agent's service.
 func validateServices(field string, list []caisson.Service) error {
 	for i, svc := range list {
 		if svc.ID == caisson.AgentService {
@@ -245,7 +245,8 @@ func validateServices(field string, list []caisson.Service) error {
 	return checkServices(field, list)
 }
 
-// checkServices returns an Invalid error if a service is not valid, if there are too many services, or if two have the same id.
+// checkServices returns an Invalid error if a service of a sandbox is not valid, if two have the same id, or if there are too
+// many services, or their commands and environments are too long. The agent's service may be among them.
 func checkServices(field string, list []caisson.Service) error {
 	if len(list) > service.MaxServices {
 		return caisson.Invalidf(field, "more than %d services", service.MaxServices)

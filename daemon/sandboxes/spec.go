@@ -172,8 +172,8 @@ func validateUser(field, user string) error {
 	return nil
 }
 
-// validateTimes returns an Invalid error if a TTL or a time of an AutoPause is negative, or if the times of the AutoPause do not
-// increase from suspend to stop. A nil argument is not set.
+// validateTimes returns an Invalid error if a TTL or a time of an AutoPause is negative, or if the times that an AutoPause sets
+// decrease from suspend to stop. A nil argument is not set.
 func validateTimes(ttl, hardTTL *caisson.Duration, autoPause *caisson.AutoPause) error {
 	if ttl != nil && *ttl < 0 {
 		return caisson.Invalidf("ttl", "is negative")

@@ -98,8 +98,8 @@ func (a *fileAccess) acquireStandIn(ctx context.Context, of *caisson.Sandbox) (*
 	sb := *of
 	sb.ID = caisson.NewID(caisson.SandboxPrefix)
 	sb.Spec.Command = nil
-	// A stand-in has only the root file system: neither the workspace or volume, nor the mounted host directories, which specs
-	// looks up by the id of the sandbox.
+	// A stand-in has only the root file system: no workspace or volume, and no mounted host directories, because specs reads the
+	// list of these from the directory of the stand-in, where there is none.
 	sb.Spec.Workspace, sb.Spec.WorkspaceAt, sb.Spec.Volume = "", "", nil
 	admitted, err := a.admission.admit(ctx, &sb, 0)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 type source struct {
 	files      string // path of a tar archive with changes to the root file system, or ""; not set together with checkpoint
 	checkpoint string // directory of the checkpoint to restore, or "" for a start without memory
-	// depends are the dependencies to record; nil if they are not determined yet.
+	// depends are the sandbox's dependencies, to be recorded in dependsFile; nil: the start determines them.
 	depends *caisson.Dependencies
 	// If randomness is "openssl", OpenSSL's random generators in restored processes reseed.
 	randomness string

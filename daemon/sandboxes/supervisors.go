@@ -77,7 +77,7 @@ func (s *supervisors) unfollow(id caisson.ID) {
 	}
 }
 
-// forget removes the handle f of a follower that has ended.
+// forget cancels the context of a follower that has ended, and removes its handle f.
 func (s *supervisors) forget(id caisson.ID, f *followerHandle) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,7 +99,7 @@ func (s *supervisors) dial(ctx context.Context, id caisson.ID) (*os.File, error)
 	return s.runtime.Dial(ctx, id, "unix", service.Socket)
 }
 
-// connect connects to the supervisor of a running sandbox. If no supervisor runs, connect starts one.
+// connect connects to the supervisor of a running sandbox. If none runs, connect starts one and sends it the stored services.
 func (s *supervisors) connect(ctx context.Context, id caisson.ID) (*os.File, error) {
 	conn, err := s.dial(ctx, id)
 	if caisson.KindOf(err) != caisson.Unavailable {
@@ -215,7 +215,7 @@ func (f *follower) run(ctx context.Context) {
 		select {
 		case <-done:
 			f.handle.cancel()
-		case <-ctx.Done(): // forget cancels ctx, if nothing else did before
+		case <-ctx.Done(): // supervisors.forget cancels ctx at the latest when the follower has ended
 		}
 	}()
 	for pause := followPause; ; pause = min(2*pause, maxFollowPause) {

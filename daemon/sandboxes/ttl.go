@@ -29,7 +29,7 @@ type deadlines struct {
 	due        chan caisson.ID   // sandboxes whose timers have fired
 
 	mu     sync.Mutex
-	timers map[caisson.ID]*time.Timer // guarded by mu
+	timers map[caisson.ID]*time.Timer // timers by sandbox; guarded by mu
 }
 
 // close stops all timers. No timer is set after background has been stopped.
@@ -73,7 +73,7 @@ func (d *deadlines) armAfter(sb *caisson.Sandbox, retry time.Time) {
 	})
 }
 
-// disarm stops the timer of a sandbox that is being removed.
+// disarm stops the timer of a sandbox that is being removed, and deletes the record of its uses.
 func (d *deadlines) disarm(id caisson.ID) {
 	d.activity.forget(id)
 	d.mu.Lock()

@@ -132,7 +132,7 @@ func (w *workspaces) open(ctx context.Context, sb *caisson.Sandbox) ([]caisson.R
 	return []caisson.RuntimeMount{m}, err
 }
 
-// release detaches the workspace or the volume of a removed sandbox.
+// release makes the volume of a removed sandbox available to others, or records that its workspace is no longer live.
 func (w *workspaces) release(ctx context.Context, sb *caisson.Sandbox) error {
 	if sb.Spec.Volume != nil && w.volumes != nil {
 		return w.volumes.Detach(ctx, sb.Spec.Volume.ID, sb.ID)

@@ -75,7 +75,8 @@ func (w *writers) save(ctx context.Context, id caisson.ID) {
 	}
 }
 
-// readWriters returns what writeWriters has stored in dir, the directory of a sandbox; nil if nothing is stored.
+// readWriters returns which process was the last to change each file of a workspace, as it is stored in dir, the directory of
+// the sandbox; nil if nothing is stored.
 func readWriters(dir string) (*caisson.Writers, error) {
 	data, err := os.ReadFile(filepath.Join(dir, writersFile))
 	if errors.Is(err, os.ErrNotExist) {
