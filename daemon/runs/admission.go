@@ -21,7 +21,7 @@ type admission struct {
 	executor   *executor    // executes attempts
 	background *background.Group
 	events     caisson.Publisher
-	maxUnended int // maximum number of queued and running runs of one account
+	maxUnended int // maximum number of queued and running runs of one account, without sub-runs
 }
 
 // submit stores a run and queues its first attempt.

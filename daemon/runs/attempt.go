@@ -33,7 +33,7 @@ type attempt struct {
 
 // box describes the sandbox of an attempt.
 type box struct {
-	sandbox       *caisson.Sandbox   // nil until the sandbox exists
+	sandbox       *caisson.Sandbox   // record of the sandbox; nil until it exists
 	volume        caisson.ID         // the volume of the run's session; "" for none
 	repo          *caisson.RepoGrant // access to the run's repository; nil for none
 	warm          bool               // the sandbox is a fork of the warm snapshot
@@ -44,7 +44,7 @@ type box struct {
 	prompted      bool               // the agent has had a prompt in the sandbox, so a session can continue in it
 }
 
-// agentOutput contains data about what the agent has written in an attempt.
+// agentOutput is what an attempt records about the output of the agent, for its result.
 type agentOutput struct {
 	answer              strings.Builder // the text that the agent has written so far
 	eventBytes          int64           // size of the agent's events in bytes, as counted for the output limit
@@ -170,7 +170,7 @@ func (x *attempt) sandboxID() caisson.ID {
 type clock struct {
 	mu     sync.Mutex
 	began  time.Time       // start of the current phase; guarded by mu
-	phases []caisson.Phase // guarded by mu, because package sandboxes adds phases from other goroutines
+	phases []caisson.Phase // phases so far; guarded by mu, because package sandboxes adds some from other goroutines
 }
 
 // start begins a phase. The time since the end of the previous phase is not counted.

@@ -6,13 +6,14 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// budgets contains the budgets of runs.
+// budgets creates and deletes the budgets of runs.
 type budgets struct {
 	ledger caisson.LedgerStore                                // stores the budgets
 	forget func(ctx context.Context, budgets ...string) error // makes the model gateway read budgets again; may be nil
 }
 
-// setBudget creates the budget of an attempt. The budget must exist before the first model call of the attempt.
+// setBudget creates the budget of an attempt, unless its run has no limits on cost, tokens or calls. The budget must exist
+// before the first model call of the attempt.
 func (b *budgets) setBudget(ctx context.Context, r *caisson.Run) error {
 	limits := caisson.Limits{USD: r.Limits.Cost, Tokens: r.Limits.Tokens, Calls: r.Limits.Calls}
 	if limits.IsZero() {
@@ -29,7 +30,7 @@ func (b *budgets) setBudget(ctx context.Context, r *caisson.Run) error {
 		return err
 	}
 	if budget.Limits = limits.Plus(put.Used); budget.Limits != limits {
-		// A new budget includes the usage of earlier attempts, so that usage is added to the limits.
+		// The store counts the usage of earlier attempts in the new budget, so its limits are raised by that usage.
 		if _, err := b.ledger.PutBudget(ctx, caisson.In(r.Account), budget); err != nil {
 			return err
 		}
@@ -59,7 +60,7 @@ const budgetPrefix = "run/"
 // budgetKey returns the key of the budget of a run.
 func budgetKey(id caisson.ID) string { return budgetPrefix + string(id) }
 
-// list returns the budgets of all accounts.
+// list returns all budgets of all accounts, not only those of runs.
 func (b *budgets) list(ctx context.Context) ([]*caisson.Budget, error) {
 	return b.ledger.ListBudgets(ctx, caisson.AllAccounts())
 }

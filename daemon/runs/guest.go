@@ -49,7 +49,7 @@ func mayStart(a *caisson.Agent, id string) bool {
 	return slices.Contains(a.SubAgents, "*") || slices.Contains(a.SubAgents, id)
 }
 
-// GuestAgents implements [caisson.GuestRuns].
+// GuestAgents implements [caisson.GuestRuns]. It returns the agents of which the guest may start runs.
 func (g *guests) GuestAgents(ctx context.Context) ([]*caisson.Agent, error) {
 	r, a, err := g.parent(ctx)
 	if err != nil {

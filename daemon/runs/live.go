@@ -20,7 +20,7 @@ func (e errCancelled) Error() string { return e.message }
 type live struct {
 	mu       sync.Mutex
 	attempts map[caisson.ID]*liveAttempt  // queued and running attempts; guarded by mu
-	cleanups map[caisson.ID]chan struct{} // by run, closed when its last attempt is cleaned up; guarded by mu
+	cleanups map[caisson.ID]chan struct{} // channels by run, each closed when the last attempt is cleaned up; guarded by mu
 	closed   bool                         // no attempts can be added; guarded by mu
 }
 
@@ -160,7 +160,7 @@ type subRuns struct {
 	live *live // queued and running attempts
 }
 
-// cancelTree cancels a run and its sub-runs, and waits until they have ended. by identifies the caller that cancels the run.
+// cancelTree cancels a run and its sub-runs, and waits until they have ended. by is the error message of their results.
 func (s *subRuns) cancelTree(ctx context.Context, r *caisson.Run, by string) error {
 	under, err := s.unended(ctx, r)
 	if err != nil {

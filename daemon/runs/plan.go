@@ -128,7 +128,8 @@ func newTrace() string {
 	return hex.EncodeToString(b[:])
 }
 
-// planWorkspace determines how the directory of a request becomes the workspace, unless the request names a volume.
+// planWorkspace sets Kind and Sync of a request: how its directory becomes the workspace, and how changes get back to the
+// directory. A request for a volume is only validated.
 func (p *planner) planWorkspace(req *caisson.RunRequest, a *caisson.Agent) error {
 	if req.Kind == caisson.WorkspaceVolume {
 		return checkVolume(req)
@@ -192,7 +193,7 @@ func checkHidden(req *caisson.RunRequest) error {
 // maxHidden is the maximum number of files that a client can report as left out.
 const maxHidden = 5_000_000
 
-// planRepo validates the repository of a run.
+// planRepo returns an error if a run cannot have the repository that its request names. It plans nothing else.
 func (p *planner) planRepo(ctx context.Context, caller caisson.Caller, req *caisson.RunRequest) error {
 	switch {
 	case req.Repo == nil:

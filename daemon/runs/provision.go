@@ -36,7 +36,7 @@ const (
 	labelRun     = labelPrefix + "run"     // id of the run
 	labelAgent   = labelPrefix + "agent"   // id of the agent
 	labelSession = labelPrefix + "session" // id of the session
-	labelKey     = labelPrefix + "warm"    // key of a warm snapshot; also a label of the sandbox in which it is captured
+	labelKey     = labelPrefix + "warm"    // key of a warm snapshot; also set on sandboxes for captures and checks of agents
 )
 
 // provision gets the attempt's sandbox running, with its workspace. It gives no prompt to the agent.

@@ -190,7 +190,7 @@ func (v *recovery) reconcileSessions(ctx context.Context) error {
 		case err != nil:
 			return err
 		case !r.State.Ended():
-			return nil // the run is queued
+			return nil // the run has not ended and keeps the session
 		}
 		r.Session = s.ID
 		var box *caisson.Sandbox
@@ -204,8 +204,8 @@ func (v *recovery) reconcileSessions(ctx context.Context) error {
 	})
 }
 
-// reconcileSandboxes removes the sandboxes that belong to no run and no session, and those in which warm snapshots were
-// being captured. An error with one sandbox does not affect the others.
+// reconcileSandboxes removes the sandboxes that belong to no run and no session, and those in which warm snapshots were being
+// captured or agents checked. An error with one sandbox does not affect the others.
 func (v *recovery) reconcileSandboxes(ctx context.Context) error {
 	var failed error
 	err := v.eachSandbox(ctx, caisson.AllAccounts(), nil, func(sb *caisson.Sandbox) error {

@@ -40,7 +40,7 @@ func (v *deliverer) deliver(ctx context.Context, x *attempt, failed *caisson.Run
 		x.undelivered(ctx, "the agent's commits could not be fetched from its sandbox", err)
 	case d != nil:
 		x.result.Delivery = runDelivery(d, x.result.Delivery)
-		x.box.removable = x.box.removable || x.starting && !x.r.Request.Keep && x.r.Session == "" // its commits are in the relay
+		x.box.removable = x.box.removable || x.starting && !x.r.Request.Keep && x.r.Session == "" // the relay has its commits
 	case x.starting:
 		x.undelivered(ctx, "the daemon ended before the agent's commits were fetched", errClosing)
 	}
@@ -114,8 +114,8 @@ func (v *deliverer) release(ctx context.Context, x *attempt) {
 	}
 }
 
-// runDelivery returns the delivery d in the form that a run's result contains; was is the delivery that the result contained
-// before.
+// runDelivery returns the delivery d in the form that a run's result contains. was is the delivery that the result contained
+// before; its field Left is kept.
 func runDelivery(d *caisson.Delivery, was *caisson.RunDelivery) *caisson.RunDelivery {
 	return &caisson.RunDelivery{ID: d.ID, Repo: d.Repo, State: d.State, Branch: d.Branch, Commit: d.Commit, URL: d.URL, Error: d.Error, Left: was.Left}
 }

@@ -64,8 +64,8 @@ func (t *retrier) whileBusy(ctx context.Context, x *attempt, f func() error) err
 	}
 }
 
-// whileAttached calls f, which creates a sandbox, and calls it again if the volume is still attached to a sandbox that is about
-// to be removed: the end of a run is reported before its sandbox is removed.
+// whileAttached calls f, which creates a sandbox, and calls it again if the volume for it is still attached to a sandbox that is
+// about to be removed: the end of a run is reported before its sandbox is removed.
 func (t *retrier) whileAttached(ctx context.Context, x *attempt, f func() error) error {
 	err := t.whileFull(ctx, x, f)
 	if caisson.FieldOf(err) != volumeField {

@@ -173,7 +173,8 @@ type LedgerConfig struct {
 	Forget func(ctx context.Context, budgets ...string) error
 }
 
-// listCalls is a function that returns a page of the calls in the ledger, including calls that have just ended.
+// listCalls is a function that returns a page of the calls in the ledger, including calls that have just ended, and whether
+// there are more after it.
 type listCalls func(ctx context.Context, q caisson.UsageQuery, after caisson.ID, limit int) ([]caisson.Call, bool, error)
 
 // Config configures a Core. All fields are required except Limits and Log, and those that are documented as optional.

@@ -229,7 +229,7 @@ func (c *sessions) pauseOldest(ctx context.Context) bool {
 	return true
 }
 
-// expire removes the sessions that have not been used since before, and their sandboxes.
+// expire removes the sessions whose last use was before the given time, and their sandboxes.
 func (c *sessions) expire(ctx context.Context, before time.Time) error {
 	return c.each(ctx, caisson.AllAccounts(), func(s *caisson.Session) error {
 		if s.Run != "" || s.UsedAt.After(before) {
@@ -243,8 +243,8 @@ func (c *sessions) expire(ctx context.Context, before time.Time) error {
 	})
 }
 
-// pauseOrStop pauses or stops the sandbox of an idle session, unless a run uses the session by now. A run that acquires the
-// session waits until pauseOrStop has returned.
+// pauseOrStop pauses or stops the sandbox of an idle session, depending on the time between the session's last use and at,
+// unless a run uses the session by now. A run that acquires the session waits until pauseOrStop has returned.
 func (c *sessions) pauseOrStop(ctx context.Context, s *caisson.Session, at time.Time) error {
 	release, err := c.locks.Acquire(ctx, s.Account+caisson.SessionName(s.Agent, s.User, s.Key))
 	if err != nil {

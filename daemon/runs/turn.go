@@ -141,7 +141,8 @@ func errorCode(e *caisson.RunError) string {
 	return e.Code
 }
 
-// handleLine stores what one line of the driver's output reports: a log, a phase, changes, or an event of the agent.
+// handleLine stores what one line of the driver's output reports: output of a program, the moment at which the agent got the
+// prompt, changed files, or an event of the agent.
 func handleLine(x *attempt, l *task.Line, logs *logs) {
 	switch l.Type {
 	case task.LineLog:

@@ -8,7 +8,8 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// usageReader reads the usage of attempts from the ledger, and with underWay that of the calls that are not in the ledger yet.
+// usageReader reads the usage of attempts from the ledger. underWay returns the number and the maximum cost of the calls of a
+// run that are not in the ledger yet.
 type usageReader struct {
 	calls    listCalls                                                                                 // lists calls of models
 	underWay func(ctx context.Context, account, run string) (calls int64, most caisson.USD, err error) // may be nil

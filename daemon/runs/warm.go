@@ -185,7 +185,7 @@ func (w *warmSnapshots) runCapture(ctx context.Context, m *capture, id, agent st
 	close(m.done)
 }
 
-// problem returns the error of the last capture of an agent's warm snapshot; "" if the capture succeeded.
+// problem returns the error of the last capture of an agent's warm snapshot; "" if it succeeded, or there was none.
 func (w *warmSnapshots) problem(account, agent string) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
