@@ -33,7 +33,7 @@ type directory struct {
 	log      *slog.Logger
 
 	mu      sync.Mutex
-	files   map[string]*file // by file name; guarded by mu
+	files   map[string]*file // files as they were last read, by name; guarded by mu
 	readErr error            // error of reading the directory that was last logged, or nil; guarded by mu
 }
 

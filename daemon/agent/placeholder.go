@@ -51,7 +51,7 @@ func Fill(command []string, values map[string]string) ([]string, error) {
 	return out, nil
 }
 
-// placeholders returns the placeholders that a command uses.
+// placeholders returns the names of the placeholders that a command uses, and an error if one is not in placeholderNames.
 func placeholders(field string, command []string) (used []string, err error) {
 	for i, arg := range command {
 		var plain strings.Builder

@@ -21,12 +21,12 @@ const NoModels = "-"
 // sessionForm is the format of the names of sessions in requests.
 var sessionForm = regexp.MustCompile(`^[A-Za-z0-9._:-]{0,512}$`)
 
-// DefaultWorkdir is the workspace of an agent that specifies none.
+// DefaultWorkdir is the path of the workspace of an agent that specifies none.
 const DefaultWorkdir = "/workspace"
 
 // Defaults are the values of a run that neither its request nor its agent sets.
 type Defaults struct {
-	Limits caisson.AgentLimits // zero fields mean those of [caisson.DefaultAgentLimits]
+	Limits caisson.AgentLimits // limits of the run; zero fields mean those of [caisson.DefaultAgentLimits]
 	// Models are the models that the caller may use, in the order of the configuration. The default model of a run is the first
 	// one that the agent can call. Models with a Problem cannot be called, and are only used in error messages.
 	Models []caisson.GatewayModel
@@ -36,7 +36,7 @@ type Defaults struct {
 type Settings struct {
 	Limits  caisson.AgentLimits // limits of the run
 	Model   string              // alias of the model of the run; "" for an agent that calls no model
-	API     string              // API with which Model must be called; the agent's first API if the model supports all of them
+	API     string              // API with which Model is called; if Model supports all: the agent's first one, or else OpenAI's
 	Models  []string            // aliases of the models that the run may use, with Model first
 	Gateway caisson.GatewayUse  // rates of model calls, and features of model APIs, that the run may use
 	Policy  caisson.Policy      // egress policy of the sandbox

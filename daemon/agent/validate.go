@@ -27,9 +27,9 @@ var (
 
 // Limits on the fields of an agent.
 const (
-	maxText     = 1 << 10  // name, description and version, in bytes
-	maxWord     = 256      // name of a model, tool or program, in bytes
-	maxWords    = 256      // names of models, tools or programs in one list
+	maxText     = 1 << 10  // size of the name, the description and the version, each in bytes
+	maxWord     = 256      // size of the name of a model, tool or program, in bytes
+	maxWords    = 256      // maximum number of names of models, tools or programs in one list
 	maxSteps    = 64       // maximum number of steps of the setup
 	maxFiles    = 64       // maximum number of files in one list
 	maxPersonas = 32       // maximum number of personas of an agent
@@ -257,7 +257,7 @@ func (c *checker) capabilities(a *caisson.Agent) {
 	}
 }
 
-// checkGatewayUse checks the maximum rates of model calls and the features of model APIs in u, the field at the path at.
+// checkGatewayUse checks the maximum rates of model calls and the features of model APIs in u. at is the path of u, for errors.
 func checkGatewayUse(c *checker, at string, u caisson.GatewayUse) {
 	if u.Rate.Requests < 0 || u.Rate.Tokens < 0 {
 		c.addf(at+".rate", "is negative")
@@ -271,7 +271,7 @@ func checkGatewayUse(c *checker, at string, u caisson.GatewayUse) {
 	}
 }
 
-// limits checks the limits l, the field at the path at. Limits that are 0 or nil are valid.
+// limits checks the limits l. Limits that are 0 or nil are valid. at is the path of the field with the limits, for errors.
 func (c *checker) limits(at string, l caisson.AgentLimits) {
 	switch {
 	case l.CPUs < 0 || l.CPUs > maxCPUs || l.CPUs > 0 && l.CPUs < 0.01 || math.IsNaN(l.CPUs):
@@ -314,21 +314,22 @@ func (c *checker) oneOf(field, value string, values ...string) {
 	}
 }
 
-// text checks a line of text for people.
+// text checks that a text for people is one line of at most maxText bytes without control characters.
 func (c *checker) text(field, s string) {
 	if len(s) > maxText || strings.ContainsAny(s, "\n\r") || safetext.Escape(s) != s {
 		c.addf(field, "is not one line of at most %d bytes without control characters", maxText)
 	}
 }
 
-// word checks the form of an identifier, such as the name of a model. Whether the named object exists is checked elsewhere.
+// word checks that an identifier, such as the name of a model, is printable, without spaces and at most maxWord bytes long.
+// Whether the named object exists is checked elsewhere.
 func (c *checker) word(field, s string) {
 	if len(s) > maxWord || strings.ContainsAny(s, " \t\n\r\x00") || safetext.Escape(s) != s {
 		c.addf(field, "%.80q is not at most %d printable characters without spaces", s, maxWord)
 	}
 }
 
-// words checks a list of identifiers, each in the same way as word. None may be empty or occur twice.
+// words checks a list of at most maxWords identifiers of the form that word requires. None may be empty or occur twice.
 func (c *checker) words(field string, list []string) {
 	if len(list) > maxWords {
 		c.addf(field, "more than %d", maxWords)

@@ -184,7 +184,7 @@ func (e *Engine) CollectGarbage(ctx context.Context) ([]caisson.Garbage, error) 
 	return e.sandboxes.CollectGarbage(ctx)
 }
 
-// Examine implements [caisson.Daemon].
+// Examine implements [caisson.Daemon]: it checks whether the host meets the requirements of Caisson.
 func (e *Engine) Examine(ctx context.Context) ([]caisson.Check, error) {
 	if err := caisson.LocalOnly(ctx); err != nil {
 		return nil, err

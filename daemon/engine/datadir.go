@@ -226,7 +226,7 @@ func readOptional(path string) (string, error) {
 	return string(data), err
 }
 
-// replaceFile replaces the content of a file.
+// replaceFile creates a file or replaces it atomically, and syncs it to disk.
 func replaceFile(path, content string) error {
 	return durable.Write(path, func(f *os.File) error {
 		_, err := f.WriteString(content)

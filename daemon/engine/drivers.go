@@ -16,7 +16,7 @@ import (
 	"github.com/caisson-dev/caisson/wire"
 )
 
-// Drivers are the parts of an engine that depend on the host. All fields are required.
+// Drivers are the parts of an engine that depend on the host. All fields except Programs and CheckHost are required.
 type Drivers struct {
 	Runtime   sandboxes.Runtime                // runs sandboxes
 	Dialer    caisson.Dialer                   // connects to servers in sandboxes; the same object as Runtime

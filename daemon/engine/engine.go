@@ -92,7 +92,7 @@ type ImageConfig struct {
 type ModelConfig struct {
 	models.Offer
 	CA      string               // PEM file of CAs to trust for providers, in addition to the host's; "" for none
-	Gateway models.GatewayConfig // model gateways that machines share
+	Gateway models.GatewayConfig // offers the gateway of this machine to others, or uses that of another
 }
 
 // AddressConfig contains addresses of this machine.
@@ -101,7 +101,7 @@ type AddressConfig struct {
 	Public []netip.Prefix // addresses that lead to this machine although no interface has them
 }
 
-// ownAddresses returns the addresses of this machine.
+// ownAddresses returns what tells which addresses are those of this machine.
 func (c *Config) ownAddresses() reach.Host { return reach.Host{PublicAddresses: c.Addresses.Public} }
 
 // Engine contains the store, the drivers and the cores of a daemon, which is everything except the servers of the API.

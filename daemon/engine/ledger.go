@@ -16,9 +16,9 @@ type journals struct{ *ledger.Book }
 func (journals) JournalGrew() {}
 
 // policies implements [sandboxes.Egress] with package egress.
-type policies struct{ host reach.Host } // host has the addresses of this machine
+type policies struct{ host reach.Host } // host tells which addresses are those of this machine
 
-// Check implements [sandboxes.Egress].
+// Check implements [sandboxes.Egress]: it returns p in its normal form, or an error if it cannot be compiled.
 func (policies) Check(p caisson.Policy) (caisson.Policy, error) {
 	c, err := egress.Compile(p)
 	if err != nil {

@@ -27,7 +27,8 @@ func listenerAddr(f *os.File) (string, error) {
 	return l.Addr().String(), nil
 }
 
-// listen returns a listening socket on the address of a setting. The engine does not accept connections on it.
+// listen returns a listening socket on addr. setting is the name of the setting with this address, for errors. The engine does
+// not accept connections on the socket.
 func listen(setting, addr string) (*os.File, error) {
 	l, err := reach.Listen(setting, addr)
 	for try := 1; errors.Is(err, unix.EADDRINUSE) && try < listenTries; try++ {

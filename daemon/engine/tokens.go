@@ -57,7 +57,7 @@ func (t *Tokens) CreateSSHKey(ctx context.Context, account, name, key string, tt
 	return created, err
 }
 
-// create stores a token.
+// create completes a token and stores it with the hash of its secret or SSH key. ttl is how long it is valid; 0 means for ever.
 func (t *Tokens) create(ctx context.Context, token caisson.Token, hash [32]byte, ttl time.Duration) (*caisson.Token, error) {
 	if err := caisson.LocalOnly(ctx); err != nil {
 		return nil, err
@@ -201,7 +201,8 @@ func (t *Tokens) CheckToken(ctx context.Context, account string, id caisson.ID) 
 	return list[i], nil
 }
 
-// find returns the unexpired token with a hash. If use is true, it records that the token was used now.
+// find returns the unexpired token with a hash. If use is true, it records the use, unless one within lastUsePrecision is
+// recorded.
 func (t *Tokens) find(ctx context.Context, hash [32]byte, use bool) (*caisson.Token, error) {
 	now := time.Now()
 	token, err := t.store.Tokens().Find(ctx, hash, now)

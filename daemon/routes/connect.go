@@ -25,7 +25,8 @@ type Connector struct {
 	dialer  caisson.Dialer                                                            // connects to servers in sandboxes
 	wire    Wire                                                                      // sends the routes to the wire process
 	waker   *waker                                                                    // wakes and resumes sandboxes for requests
-	used    func(sandbox caisson.ID, active bool)                                     // reports a request to a sandbox
+	// used records that the wire process has passed requests to a sandbox; active reports whether a request is in progress.
+	used func(sandbox caisson.ID, active bool)
 
 	mu sync.Mutex
 	// dials contains the dials in progress, by sandbox, each as a flag that Disconnect sets; guarded by mu

@@ -11,9 +11,9 @@ import (
 
 // Limits on the logs of requests, which are in memory.
 const (
-	maxLogs    = 500 // routes that have a log
-	maxEntries = 200 // requests that are kept in the log of one route
-	maxField   = 256 // size in bytes of each text in the entry of a request
+	maxLogs    = 500 // maximum number of routes that have a log
+	maxEntries = 200 // maximum number of requests in the log of one route
+	maxField   = 256 // maximum size in bytes of each text in the entry of a request
 )
 
 // Requests keeps recent requests of routes. It is safe for concurrent use.

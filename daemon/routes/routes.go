@@ -81,10 +81,10 @@ func (c *Core) Close() error {
 	return nil
 }
 
-// A Table compiles the routes for the wire process.
+// A Table compiles all routes, with the certificate of the ingress, into its configuration for the wire process.
 type Table struct {
 	settings Settings           // settings of the ingress
-	key      ed25519.PrivateKey // signs the tokens of signed URLs
+	key      ed25519.PrivateKey // the wire process gets its public key, which verifies the tokens of signed URLs
 	store    caisson.Table[caisson.Route]
 	wire     Wire // sends the routes to the wire process
 	log      *slog.Logger

@@ -20,7 +20,7 @@ type Service struct {
 	address   string             // address on which the ingress listens
 	key       ed25519.PrivateKey // signs the tokens of signed URLs
 	store     caisson.Table[caisson.Route]
-	sandboxes func() Sandboxes // returns the core of sandboxes, in which they are looked up
+	sandboxes func() Sandboxes // returns the core of sandboxes, which finds the sandboxes of routes
 	table     *Table           // compiles the routes for the wire process
 	requests  *Requests        // recent requests of routes
 	events    caisson.Publisher
@@ -59,7 +59,7 @@ func (s *Service) GetRoute(ctx context.Context, ref string) (*caisson.Route, err
 	return s.fill(r), nil
 }
 
-// fill sets the fields of a route that are computed and not stored, and returns the route.
+// fill sets the URL of a route, which is not stored, and returns the route.
 func (s *Service) fill(r *caisson.Route) *caisson.Route {
 	r.URL = ""
 	if s.settings.Listen != "" {
@@ -246,7 +246,7 @@ func (s *Service) SignURL(ctx context.Context, req caisson.SignRequest) (*caisso
 	return &caisson.SignedURL{URL: base + addToken(path, signedurl.Sign(s.key, token)), ExpiresAt: token.Expires.UTC()}, nil
 }
 
-// signPath parses the path, possibly with a query, to which a signed URL leads. It returns an error if the path is invalid.
+// signPath parses the path of a request to sign a URL, which may have a query; "" means /. It returns an error if it is invalid.
 func signPath(path string) (*url.URL, error) {
 	if path == "" {
 		path = "/"

@@ -17,7 +17,7 @@ import (
 var (
 	namePattern   = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)             // format of the name of a route
 	labelPattern  = regexp.MustCompile(`^[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?$`) // format of a label of a host name
-	portPattern   = regexp.MustCompile(`^[0-9]+-` + caisson.SandboxPrefix + `-`)  // beginning of a port's label: PORT-SANDBOX
+	portPattern   = regexp.MustCompile(`^[0-9]+-` + caisson.SandboxPrefix + `-`)  // beginning of the host label PORT-SANDBOX
 	methodPattern = regexp.MustCompile(`^[A-Z]{1,16}$`)                           // format of an HTTP method
 	// fieldPattern is the format of the name of a header field.
 	fieldPattern = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^`|~-]{1,64}$")
@@ -196,8 +196,8 @@ func (s *Service) checkHost(caller caisson.Caller, spec caisson.RouteSpec) error
 	return caisson.Errorf(caisson.Denied, "with a token, the host of a route must be NAME.%s; other hosts can be chosen over the unix socket", s.settings.domain())
 }
 
-// checkOthers returns a Conflict error if another route has the host or path of a route, and an Exhausted error if there are
-// too many routes. The caller must hold s.changing.
+// checkOthers returns a Conflict error if another route has the host and path of a route, or another account has routes of a
+// host that is not the ingress's domain, and an Exhausted error if there are too many routes. The caller must hold s.changing.
 func (s *Service) checkOthers(ctx context.Context, account, name string, spec caisson.RouteSpec) error {
 	list, err := allRoutes(ctx, s.store)
 	if err != nil {

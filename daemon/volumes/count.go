@@ -14,9 +14,9 @@ import (
 
 // Limits of counting the files in a volume.
 const (
-	countInterval       = time.Minute     // a volume is counted at most once per interval
+	countInterval       = time.Minute     // minimum time between two counts of one volume
 	countTimeout        = time.Second     // time limit of one count
-	maxCountDepth       = 128             // nested directories, each of which holds an open file descriptor
+	maxCountDepth       = 128             // maximum depth of nested directories; each level needs an open file descriptor
 	maxConcurrentCounts = 2               // maximum number of counts at the same time
 	usageTimeout        = 5 * time.Second // time limit of all counts of one call of Usage
 )
@@ -24,13 +24,13 @@ const (
 // errCountLimit is returned when a count exceeds its limits of time or depth.
 var errCountLimit = errors.New("there is too much to count")
 
-// countLimiter limits how often and how many volumes are counted.
+// countLimiter limits how often the files of a volume are counted, and of how many volumes at the same time.
 type countLimiter struct {
 	slots   chan struct{} // semaphore: one element for each count in progress
-	timeout time.Duration // time limit of one count
+	timeout time.Duration // time limit of counting the files of one volume
 
 	mu      sync.Mutex
-	started map[caisson.ID]time.Time // start of the last count, even if it did not finish; guarded by mu
+	started map[caisson.ID]time.Time // start of the last count by volume, even if it did not finish; guarded by mu
 }
 
 // newCountLimiter returns a countLimiter with the limits maxConcurrentCounts and countTimeout.
@@ -38,7 +38,7 @@ func newCountLimiter() *countLimiter {
 	return &countLimiter{slots: make(chan struct{}, maxConcurrentCounts), timeout: countTimeout, started: map[caisson.ID]time.Time{}}
 }
 
-// begin reports whether the caller is to count the volume now. If so, the caller must call end afterwards.
+// begin reports whether the caller is to count the files of the volume now. If so, the caller must call end afterwards.
 func (c *countLimiter) begin(v *caisson.Volume) (end func(), ok bool) {
 	at := now()
 	if at.Sub(v.CountedAt) < countInterval {
@@ -58,7 +58,7 @@ func (c *countLimiter) begin(v *caisson.Volume) (end func(), ok bool) {
 	}
 }
 
-// forget deletes the entry of a removed volume.
+// forget deletes the time of the last count of a removed volume.
 func (c *countLimiter) forget(id caisson.ID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

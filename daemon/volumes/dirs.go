@@ -18,7 +18,7 @@ const (
 	dataDir = "data"
 )
 
-// dir is the directory of a volume.
+// dir returns the path of the directory of a volume.
 func (c *Core) dir(id caisson.ID) string { return filepath.Join(c.Dir, topDir, string(id)) }
 
 // makeDir creates the directory of a new volume and syncs it to disk. base is the uid and gid of the guest's root.

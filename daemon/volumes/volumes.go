@@ -79,7 +79,8 @@ func (c *Core) Volumes() *Service { return &Service{c} }
 // Attachments returns the service with which the core of package sandboxes attaches and detaches volumes.
 func (c *Core) Attachments() *Attachments { return &Attachments{c} }
 
-// event publishes an event of a volume.
+// event publishes an event of a volume. sandbox is the one to which the volume was attached or from which it was detached, or
+// "".
 func (c *Core) event(ctx context.Context, v *caisson.Volume, kind string, sandbox caisson.ID) {
 	data := map[string]string{"name": v.Name}
 	if sandbox != "" {
