@@ -32,7 +32,7 @@ func (f *freezer) freeze(ctx context.Context, id caisson.ID) error {
 	return f.ignoreRepeated(id, f.runtime.Freeze(ctx, id))
 }
 
-// thaw thaws a frozen sandbox. It is idempotent.
+// thaw thaws a frozen sandbox. It does nothing if the sandbox is not frozen.
 func (f *freezer) thaw(ctx context.Context, id caisson.ID) error {
 	return f.ignoreRepeated(id, f.runtime.Thaw(ctx, id))
 }

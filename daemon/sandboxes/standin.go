@@ -42,7 +42,7 @@ type standIn struct {
 	removed sync.Once       // ensures that the stand-in is removed only once
 }
 
-// remove removes the stand-in.
+// remove removes the stand-in from the host. An error is logged.
 func (s *standIn) remove() {
 	s.removed.Do(func() {
 		defer s.hidden.set(s.id, false)

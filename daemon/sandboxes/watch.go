@@ -9,7 +9,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/background"
 )
 
-// watches monitors running sandboxes.
+// watches monitors running sandboxes: the output and the exit of their commands, their services, and their unexpected ends.
 type watches struct {
 	runtime interface {
 		doneReporter
