@@ -31,7 +31,7 @@ type attempt struct {
 	starting bool              // the daemon is starting, and ends this attempt of an earlier daemon
 }
 
-// box describes the sandbox of an attempt.
+// box describes the sandbox of an attempt, and what becomes of the sandbox afterwards.
 type box struct {
 	sandbox       *caisson.Sandbox   // record of the sandbox; nil until it exists
 	volume        caisson.ID         // the volume of the run's session; "" for none

@@ -193,7 +193,7 @@ func (s *Agents) warnModels(ctx context.Context, a *caisson.Agent, progress func
 	return nil
 }
 
-// An inspection reads files in a sandbox.
+// An inspection reads files in a sandbox of an agent's template. It implements [Inspection].
 type inspection struct {
 	files caisson.Files // files in sandboxes
 	box   caisson.ID    // id of the sandbox

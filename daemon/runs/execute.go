@@ -10,7 +10,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// executor executes attempts.
+// executor executes attempts: it provisions the sandbox, lets the agent work, and has the finisher store the result.
 type executor struct {
 	runs        caisson.RunStore
 	streams     *streams     // sends events to watchers

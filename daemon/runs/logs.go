@@ -95,7 +95,7 @@ func (l *runLogs) writeDecisions(ctx context.Context, r *caisson.Run, w io.Write
 	}
 }
 
-// logs contains the files to which the output of the agent's program is written.
+// logs contains the files to which the output of the agent's program in one attempt is written.
 type logs struct {
 	files map[string]*os.File // open log files by stream: stdout and stderr
 	sizes map[string]int64    // number of bytes written to each file, by stream
@@ -140,7 +140,7 @@ func (l *logs) write(stream string, data []byte) {
 	l.cut = l.cut || err != nil
 }
 
-// size returns how much was written to the file of a stream.
+// size returns the number of bytes that were written to the file of a stream.
 func (l *logs) size(stream string) caisson.Size { return caisson.Size(l.sizes[stream]) }
 
 // close closes the files.

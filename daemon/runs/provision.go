@@ -211,7 +211,7 @@ func resources(l caisson.AgentLimits) caisson.Resources {
 	return caisson.Resources{CPUs: l.CPUs, Memory: l.Memory, PIDs: l.PIDs, Disk: l.Disk}
 }
 
-// copyIn unpacks the run's archive into the workspace.
+// copyIn unpacks the run's archive into the workspace. It does nothing if the run has no workspace or a mounted one.
 func (p *provisioner) copyIn(ctx context.Context, x *attempt) error {
 	if !x.r.HasWorkspace || x.mounted() {
 		return nil
@@ -252,7 +252,7 @@ func (p *provisioner) copyIn(ctx context.Context, x *attempt) error {
 	return p.files.MoveFile(ctx, box, path.Join(parent, workspaceName), dir)
 }
 
-// clone grants the attempt's sandbox access to the run's repository, and clones it into the workspace.
+// clone grants the attempt's sandbox access to the run's repository, and clones that into the workspace, if the run has one.
 func (p *provisioner) clone(ctx context.Context, x *attempt) error {
 	req := x.r.Request.Repo
 	if req == nil {

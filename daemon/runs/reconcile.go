@@ -114,7 +114,7 @@ func (v *recovery) fail(ctx context.Context, r *caisson.Run) error {
 }
 
 // stopSandbox ends all activity in a run's sandbox, so that all of its calls are in the ledger afterwards. A sandbox that is
-// kept for a session or a caller is stopped, which keeps its files; any other sandbox is removed.
+// kept for a session, a caller or a delivery of commits is stopped, which keeps its files; any other sandbox is removed.
 func (v *recovery) stopSandbox(ctx context.Context, x *attempt) error {
 	r := x.r
 	if r.Sandbox == "" {
@@ -314,7 +314,7 @@ type keeper struct {
 	log      *slog.Logger
 }
 
-// run does the periodic work until ctx ends.
+// run pauses idle sessions, and removes old runs and sessions once an hour, until ctx ends.
 func (k *keeper) run(ctx context.Context) error {
 	tick := time.NewTicker(min(time.Minute, max(time.Duration(k.limits.SessionIdle)/4, 50*time.Millisecond)))
 	defer tick.Stop()

@@ -97,7 +97,7 @@ func (m *resumer) activateAndAssign(ctx context.Context, x *attempt, id caisson.
 }
 
 // setPolicy sets the run's policy on the sandbox of its session. The policy may allow less or more than the policy of the
-// previous run.
+// previous run. Returns Invalid if the run requests an image, which the sandbox cannot change to.
 func (m *resumer) setPolicy(ctx context.Context, x *attempt) error {
 	if x.r.Request.Image != "" {
 		return caisson.Invalidf("image", "a session continues in the sandbox that it has; leave the image out, or begin another session")
