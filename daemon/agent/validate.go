@@ -51,7 +51,7 @@ var lineFormats = []string{"caisson", "claude", "codex", "opencode"}
 // modelAPIs are the valid model APIs of agents.
 var modelAPIs = []string{caisson.APIOpenAI, caisson.APIAnthropic, caisson.APIGemini}
 
-// names checks the id of the agent and its texts for users, such as the description.
+// names checks the id, the name, the description and the version of the agent.
 func (c *checker) names(a *caisson.Agent) {
 	switch {
 	case a.ID == "":
@@ -370,7 +370,7 @@ func (c *checker) command(field string, command []string) {
 	}
 }
 
-// env checks names and values of environment variables.
+// env checks the names, values and total size of environment variables.
 func (c *checker) env(field string, env map[string]string) {
 	n := 0
 	for k, v := range sorted(env) {

@@ -88,7 +88,7 @@ type ImageConfig struct {
 	CA                 string   // PEM file of CAs to trust in addition to the host's; "" for none
 }
 
-// ModelConfig configures the model gateway.
+// ModelConfig configures the offer of models and the model gateway.
 type ModelConfig struct {
 	models.Offer
 	CA      string               // PEM file of CAs to trust for providers, in addition to the host's; "" for none

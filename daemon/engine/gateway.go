@@ -119,7 +119,8 @@ func newGateway(cfg *Config, data *dataDir, hub *events.Hub, on *Drivers) (_ *ga
 	return g, nil
 }
 
-// calls returns a page of the calls in the ledger of the model gateway that serves the sandboxes, local or remote.
+// calls returns a page of the calls in the ledger of the gateway that serves the sandboxes, local or remote, and whether more
+// follow.
 func (g *gateway) calls(ctx context.Context, q caisson.UsageQuery, after caisson.ID, limit int) ([]caisson.Call, bool, error) {
 	if g.remote != nil {
 		return g.remote.Calls(ctx, q, after, limit)

@@ -73,7 +73,7 @@ func (c *Core) Close() error {
 	return c.top.Close()
 }
 
-// Volumes returns the service of volumes.
+// Volumes returns the service that manages volumes.
 func (c *Core) Volumes() *Service { return &Service{c} }
 
 // Attachments returns the service with which the core of package sandboxes attaches and detaches volumes.
