@@ -44,7 +44,7 @@ type BookConfig struct {
 
 // A Book creates the journals of meters, reads them into the store and grants leases of budgets. It is safe for concurrent use.
 type Book struct {
-	dir    *os.Root
+	dir    *os.Root // the data directory
 	store  caisson.LedgerStore
 	owners ownerFunc // looks up the accounts of guests
 	bootID func() (string, error)

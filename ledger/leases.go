@@ -29,7 +29,7 @@ type leasedBudget struct {
 	account   string         // account of the calls that are charged to the budget
 	key       string         // key of the budget
 	terms     terms          // last responses of the lessor
-	prefetch  prefetcher     // determines the size of prefetches
+	prefetch  prefetcher     // determines when more than the current calls need is leased, and how much
 	available caisson.Amount // unspent part of the leases; negative if calls cost more than was reserved for them
 	inFlight  int            // number of calls in progress whose maximum usage was deducted from available
 	usedAt    time.Time      // time of the last call

@@ -21,7 +21,7 @@ import (
 const (
 	minVersion = 1       // oldest readable version; calls have Lineage and Trace from version 2 on, Detail from 3 on
 	version    = 3       // version that is written
-	frameBytes = 8       // size of a frame
+	frameBytes = 8       // size of a frame in bytes
 	maxBody    = 8 << 10 // bytes of a body
 	maxText    = 512     // bytes of one string in a record
 )
@@ -45,7 +45,8 @@ var errIncomplete = errors.New("the record is not complete")
 // castagnoli is the table of CRC-32C.
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// appendFrame fills in the frame at the offset start of b; the rest of b is the body of the record. It returns b.
+// appendFrame writes the length and the checksum of a record's body into its frame, which is at the offset start of b. The rest
+// of b is the body. It returns b.
 func appendFrame(b []byte, start int) []byte {
 	body := b[start+frameBytes:]
 	binary.LittleEndian.PutUint32(b[start:], uint32(len(body)))

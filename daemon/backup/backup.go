@@ -36,7 +36,7 @@ const (
 	StoreName = "caisson.db"
 	// ConfigName is the name of the configuration file in [RestoredDir], and AgentsName that of the directory with agents.
 	ConfigName = "config.yaml"
-	AgentsName = "agents"
+	AgentsName = "agents" // the administrator's files of agents
 	// RestoredDir is the directory in a restored data directory that has the configuration.
 	RestoredDir = "restored"
 )
@@ -55,7 +55,7 @@ type part struct {
 	// tree is true for a directory, which is archived recursively. skip reports which entries of the directory are left out;
 	// its argument contains the elements of the entry's path below the part. If skip is nil, no entry is left out.
 	tree    bool
-	skip    func(elements []string) bool // whether an entry is left out
+	skip    func(elements []string) bool // true: the entry with this path below the part is left out
 	foreign bool                         // whether files in the part may belong to other users than root
 	// links reports which entries may be symlinks, with the same argument as skip. If links is nil, none may.
 	links func(elements []string) bool
@@ -126,7 +126,7 @@ type Header struct {
 type Manifest struct {
 	Entries int64  `json:"entries"` // number of files, directories and symlinks
 	Bytes   int64  `json:"bytes"`   // total size of the files in bytes
-	SHA256  string `json:"sha256"`  // hash of the metadata and contents of these, and of the header, in hexadecimal
+	SHA256  string `json:"sha256"`  // hash of the metadata and contents of all entries, and of the header, in hexadecimal
 }
 
 // An entry is a file, directory or symlink in an archive.

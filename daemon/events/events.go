@@ -15,8 +15,8 @@ import (
 type Hub struct {
 	store  caisson.EventStore
 	log    *slog.Logger
-	done   context.Context           // cancelled by Close
-	stop   context.CancelFunc        // cancels done
+	done   context.Context           // cancelled by Close, which ends all calls of Watch
+	stop   context.CancelFunc        // cancels the context done
 	stored notify.Notifier[struct{}] // wakes the calls of Watch whenever events have been stored
 }
 

@@ -10,7 +10,7 @@ import (
 )
 
 //go:embed builtin.yaml
-var builtinFile []byte
+var builtinFile []byte // the built-in offer in YAML
 
 // An Offer contains the models that can be granted to sandboxes, and the providers that serve these models.
 type Offer struct {

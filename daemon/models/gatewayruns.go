@@ -14,7 +14,7 @@ import (
 // Limits of gateway runs, which are runs on other machines that this gateway serves.
 const (
 	maxGatewayRuns      = 10_000               // runs of all accounts that have not ended
-	maxAccountRuns      = 5_000                // unended runs of an account whose caller has a token; a host has fewer sandboxes
+	maxAccountRuns      = 5_000                // unended runs of an account, for callers with a token; enough for one host
 	gatewayRunTTL       = 24 * time.Hour       // time until a run expires if the request sets none
 	maxGatewayRunTTL    = 366 * 24 * time.Hour // maximum time until a run expires
 	maxRunName          = 128                  // bytes in the name of a session, agent or user
@@ -239,7 +239,7 @@ func (s *GatewayRuns) RemoveGatewayRun(ctx context.Context, run string) error {
 }
 
 // end ends a gateway run. The caller must hold mu. The gateway stops serving the run before the budget is removed, so that no
-// call is made without a budget.
+// call is made without a budget. kind is the type of the event that is published.
 func (s *GatewayRuns) end(ctx context.Context, r *caisson.GatewayRun, kind string) error {
 	if err := s.Store.GatewayRuns().End(ctx, caisson.In(r.Account), r.Run, time.Now()); err != nil {
 		return err
@@ -283,7 +283,7 @@ func (s *GatewayRuns) Live(ctx context.Context) ([]*caisson.GatewayRun, error) {
 	return s.Store.GatewayRuns().List(ctx, caisson.AllAccounts())
 }
 
-// publish publishes an event about a gateway run.
+// publish publishes an event of the type kind about a gateway run.
 func (s *GatewayRuns) publish(ctx context.Context, r *caisson.GatewayRun, kind string) {
 	s.Events.Publish(ctx, r.Account, kind, r.Run, map[string]string{
 		"models": strings.Join(r.Models.Models, " "), "expires": r.ExpiresAt.Format(time.RFC3339),

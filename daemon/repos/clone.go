@@ -65,7 +65,7 @@ func (x *sandboxGit) clone(ctx context.Context, r *caisson.Repo, g *grant, dir, 
 	return nil
 }
 
-// cloneInto does the work of clone. Unlike those of clone, its errors do not name the repository.
+// cloneInto makes dir a clone, as clone promises. Its errors do not name the repository; clone adds the name.
 func (x *sandboxGit) cloneInto(ctx context.Context, r *caisson.Repo, g *grant, dir, start string) error {
 	ctx, cancel := context.WithTimeout(ctx, cloneTime)
 	defer cancel()
@@ -94,8 +94,8 @@ func (x *sandboxGit) cloneInto(ctx context.Context, r *caisson.Repo, g *grant, d
 // packFile matches the names of packs and of their indexes. Other files in the directory of packs are not copied.
 var packFile = regexp.MustCompile(`^pack-[0-9a-f]{40,64}\.(pack|idx)$`)
 
-// copyPack writes the pack of the grant's view into the clone. The index is written last, because git uses a pack
-// as soon as it has an index.
+// copyPack copies the pack of the grant's view, and its index, to the clone at dir in the sandbox. The index is written last,
+// because git uses a pack as soon as it has an index.
 func (x *sandboxGit) copyPack(ctx context.Context, g *grant, dir string) error {
 	packs, err := x.dirs.open(g.Account, g.Repo, viewsDir, g.View, "objects", "pack")
 	if err != nil {
@@ -119,7 +119,7 @@ func (x *sandboxGit) copyPack(ctx context.Context, g *grant, dir string) error {
 	return nil
 }
 
-// copyFile writes one file into the clone's directory of packs.
+// copyFile copies the file called name from packs, a view's directory of packs, to that of the clone at dir in the sandbox.
 func (x *sandboxGit) copyFile(ctx context.Context, g *grant, packs *os.File, name, dir string) error {
 	// O_NONBLOCK: opening a FIFO or a device must not block.
 	fd, err := unix.Openat(int(packs.Fd()), name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)

@@ -40,8 +40,8 @@ func (k *keeper) reconcile(ctx context.Context) error {
 	return nil
 }
 
-// reconcileRepo does the work of reconcile for one repository. It removes the repository if its creation was not completed, and
-// its directories if the database does not have it.
+// reconcileRepo removes a repository if its creation was not completed, its directories if the database does not have it, and
+// what an earlier daemon has left incomplete in them; and loads its grants.
 func (k *keeper) reconcileRepo(ctx context.Context, account, repo string) error {
 	r, err := k.repos.Get(ctx, caisson.In(account), repo)
 	switch {

@@ -288,7 +288,7 @@ func (q *queue) interrupt(ctx context.Context, id caisson.ID) error {
 	}
 }
 
-// notify wakes the calls of await for a delivery that has changed, and calls settled.
+// notify wakes the calls of await for a delivery whose attempt has ended or that was dropped, and calls the function settled.
 func (q *queue) notify(ctx context.Context, d *caisson.Delivery) {
 	q.notifier.Notify(d.ID)
 	if q.settled != nil {

@@ -255,7 +255,7 @@ func (m *remotes) connect(ctx context.Context, r *caisson.Repo, push bool, f fun
 		far.Close() // this closes the last descriptor of the far end, so that f reads the end of the data
 		err := <-done
 		if err != nil && lerr != nil && !errors.Is(lerr, context.Canceled) {
-			return lerr // the cause of err
+			return lerr // the transport's error has caused err, the error of f
 		}
 		return err
 	}

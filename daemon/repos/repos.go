@@ -42,9 +42,9 @@ import (
 
 // Transport connects to remotes, in worker jobs that get the credential. [*transport.Tool] implements it.
 type Transport interface {
-	// Run serves conn with a remote on the network until the other end of conn is closed; see [transport.Tool.Run].
+	// Run serves the git job at the other end of conn with a remote on the network, until that end is closed.
 	Run(ctx context.Context, conn *os.File, req transport.Request) error
-	// RunLocal serves conn with the repository in a directory of the host; see [transport.Tool.RunLocal].
+	// RunLocal serves the git job at the other end of conn with the repository in a directory of the host. push allows pushes.
 	RunLocal(ctx context.Context, conn, dir *os.File, push bool) error
 }
 
@@ -100,7 +100,7 @@ type RemoteConfig struct {
 	Transport Transport       // connects to remotes
 	Forge     Forges          // opens pull requests
 	Secrets   caisson.Secrets // values of credentials
-	Own       reach.Host      // the addresses of this host
+	Own       reach.Host      // this machine's own addresses; a remote there needs Repo.Local
 }
 
 // Config configures a Core. All fields but Rules, Settings, SweepInterval, Settled and Log are required.

@@ -21,9 +21,9 @@ const (
 type accounts struct {
 	db     *db
 	now    func() time.Time // Returns the time for CreatedAt.
-	get    *sql.Stmt
+	get    *sql.Stmt        // Returns an account by its name.
 	list   *sql.Stmt
-	getTx  *sql.Stmt // Like get, in writing transactions.
+	getTx  *sql.Stmt // Returns an account by its name; for writing transactions.
 	next   *sql.Stmt // Returns the first uid of the range for a new account.
 	insert *sql.Stmt
 }

@@ -30,7 +30,8 @@ type budgetStmts struct {
 }
 
 const (
-	budgetColumns = `key, account, period, usd, tokens, calls, created_at` // The columns that scanBudget reads.
+	// budgetColumns are the columns of a budget, in the order in which scanBudget reads them.
+	budgetColumns = `key, account, period, usd, tokens, calls, created_at`
 	// getBudget is the query for a budget by its key.
 	getBudget = `SELECT ` + budgetColumns + ` FROM budget WHERE key = ?`
 	// spentQuery is the query for the used amount of a budget in a period.

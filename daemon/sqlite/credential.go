@@ -17,7 +17,7 @@ type credentials struct {
 	find   *sql.Stmt // Returns up to two credentials of a name, in one account or in all.
 	list   *sql.Stmt // Returns credentials without their sealed values.
 	update *sql.Stmt // Replaces the document and the sealed value.
-	findTx *sql.Stmt // Like find, in writing transactions.
+	findTx *sql.Stmt // Returns up to two credentials of a name, in one account or in all; for writing transactions.
 	remove *sql.Stmt
 }
 

@@ -11,20 +11,20 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// docs stores objects as JSON documents beside the columns that queries need. [table] and [idTable] add the functions that find
-// objects.
+// docs stores objects as JSON documents beside the columns that queries need. The fixed columns are those that updates cannot
+// change: the ID or key, the account, and others. [table] and [idTable] add the functions that find objects.
 type docs[T any] struct {
 	db   *db
 	noun string // The kind of the objects, for messages.
-	// fixed returns the values of the columns that updates cannot change: the ID or key, the account, and others.
-	fixed         func(*T) []string
-	required      int            // How many values of fixed, counted from the first, must not be "".
-	requiredNames string         // The names of these required values in the error.
-	fixedNames    string         // The names of the fixed columns in the error for an update that has changed them.
-	columns       func(*T) []any // Returns the values of the other columns, without the document.
 
-	insert *sql.Stmt // Inserts an object. Arguments: the fixed columns, the other columns, document.
-	update *sql.Stmt // Updates an object. Arguments: the other columns, document, seq.
+	fixed         func(*T) []string // Returns the values of the fixed columns.
+	required      int               // Number of fixed columns, from the first one, whose values must not be "".
+	requiredNames string            // Names of the required columns in the error for an empty value.
+	fixedNames    string            // Names of the fixed columns in the error for an update that has changed them.
+	columns       func(*T) []any    // Returns the values of all columns but the fixed ones and the document.
+
+	insert *sql.Stmt // Inserts an object. Arguments: the values of fixed and of columns, document.
+	update *sql.Stmt // Updates an object. Arguments: the values of columns, document, seq.
 
 	// find returns the object that ref refers to, or an error if there is none. tx is the transaction in which the object is
 	// read; nil means that it is read without one.
@@ -174,7 +174,7 @@ type idTable[T any] struct {
 	notFoundFormat string                     // Format of the error if no object matches; its argument is the reference.
 	get            *sql.Stmt                  // Finds an object. Arguments: reference, and account or NULL.
 	getTx          *sql.Stmt                  // Finds an object, in a writing transaction. Arguments: ID, and account or NULL.
-	scan           func(scanner) (row, error) // Reads a row of get or getTx.
+	scan           func(scanner) (row, error) // Reads a row that get or getTx has found.
 	position       pagePosition               // Finds the start of a page of a list of the objects.
 	remove         *sql.Stmt                  // Deletes an object. Arguments: ID, and account or NULL. Nil if Delete is not used.
 }
@@ -196,7 +196,7 @@ func newIDTable[T any](p *preparer, name string, t *idTable[T]) *idTable[T] {
 	return t
 }
 
-// byID implements docs.find for a reference that is an ID.
+// byID is the function docs.find of an idTable: it returns the object whose ID is ref.
 func (t *idTable[T]) byID(ctx context.Context, tx *sql.Tx, in caisson.Scope, ref string) (row, error) {
 	stmt := t.get
 	if tx != nil {

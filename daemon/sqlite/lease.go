@@ -18,8 +18,8 @@ type leaseStmts struct {
 	newest       *sql.Stmt // Returns the newest of the leases of a budget that a journal holds for several periods.
 	removeBudget *sql.Stmt // Deletes the leases of a budget that a journal holds, of all periods.
 	removeEmpty  *sql.Stmt // Deletes a lease whose amounts are zero and whose budget was deleted.
-	insertLosses *sql.Stmt // Records as losses the leases of a journal of which calls may be missing.
-	spendLosses  *sql.Stmt // Adds the losses of a journal to the used amounts of the budgets.
+	insertLosses *sql.Stmt // Records the leases of a journal whose end is lost as losses: its calls may have spent them.
+	spendLosses  *sql.Stmt // Adds the losses recorded for a journal to the used amounts of the budgets.
 	remove       *sql.Stmt // Deletes all leases of a journal.
 }
 

@@ -21,7 +21,7 @@ type ledger struct {
 	now func() time.Time // Returns the current time.
 
 	journal       *sql.Stmt    // Returns the offset of a journal and whether it is closed; for writing transactions.
-	offset        *sql.Stmt    // Like journal, for connections that only read.
+	offset        *sql.Stmt    // Returns the offset of a journal and whether it is closed; for connections that only read.
 	open          *sql.Stmt    // Returns the journals that are not closed.
 	insertJournal *sql.Stmt    // Inserts a journal unless it exists.
 	advance       *sql.Stmt    // Sets the offset of a journal.

@@ -18,7 +18,7 @@ import (
 )
 
 //go:embed migration/*.sql
-var migrations embed.FS
+var migrations embed.FS // SQL scripts, each of which migrates the schema to the next version
 
 // Config configures a store.
 type Config struct {

@@ -17,12 +17,12 @@ const maxRemovedPositions = 10_000
 type table[T any] struct {
 	docs[T]
 	kind          objectKind[T]
-	lookup        lookup       // For reading without a transaction.
-	txLookup      lookup       // For writing transactions.
+	lookup        lookup       // Finds an object, without a transaction.
+	txLookup      lookup       // Finds an object, in a writing transaction.
 	position      pagePosition // Finds the start of a page of List; not used if kind.byName.
 	remove        *sql.Stmt    // Deletes an object by seq.
-	recordRemoved *sql.Stmt    // Inserts the position of a deleted object; nil if kind.byName.
-	pruneRemoved  *sql.Stmt    // Deletes the oldest positions that recordRemoved has inserted; nil if kind.byName.
+	recordRemoved *sql.Stmt    // Records the position of a deleted object in lists; nil if kind.byName.
+	pruneRemoved  *sql.Stmt    // Deletes the oldest positions that recordRemoved has recorded; nil if kind.byName.
 }
 
 // lookup contains the statements that find an object by key or name.
@@ -99,7 +99,7 @@ func (t *table[T]) Delete(ctx context.Context, in caisson.Scope, ref string) err
 	})
 }
 
-// byRef implements docs.find for a reference that is a key or a name. A key takes precedence over a name.
+// byRef is the function docs.find of a table: it returns the object whose key (unless kind.byName) or else whose name is ref.
 func (t *table[T]) byRef(ctx context.Context, tx *sql.Tx, in caisson.Scope, ref string) (r row, err error) {
 	l, use := t.lookup, func(s *sql.Stmt) *sql.Stmt { return s }
 	if tx != nil {

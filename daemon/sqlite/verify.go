@@ -170,10 +170,10 @@ func (s *events) verifyAll(ctx context.Context, tx *sql.Tx, w *chainWalk) (h hea
 	return h, w.compareWithHead(h), nil
 }
 
-// selectHead returns the head of the chain.
+// selectHead returns the columns of the head of the chain.
 const selectHead = `SELECT seq, hash, flaw, mac FROM event_head`
 
-// scanHead reads the result of selectHead; found is false if there is no row.
+// scanHead reads the columns seq, hash, flaw and mac of the head of the chain; found is false if there is no row.
 func scanHead(row scanner) (h head, found bool, err error) {
 	err = row.Scan(&h.seq, &h.hash, &h.flaw, &h.mac)
 	return h, err == nil, noRows(err)

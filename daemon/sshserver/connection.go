@@ -58,7 +58,7 @@ type connection struct {
 // A stream is a process in the sandbox, or a connection to a server in the sandbox, that an SSH job has opened.
 type stream struct {
 	ctx context.Context    // ends when the job ends the stream, and when the connection ends
-	end context.CancelFunc // cancels ctx
+	end context.CancelFunc // ends the stream: cancels ctx
 	// large means that the pipes of the process may have pipeSize bytes; guarded by connection.mu.
 	large bool
 

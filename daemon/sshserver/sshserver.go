@@ -76,7 +76,7 @@ type Server struct {
 	listener *listenerState // state of the listener's connections
 
 	ctx   context.Context    // ends when Close is called
-	stop  context.CancelFunc // cancels ctx
+	stop  context.CancelFunc // ends all connections: cancels ctx
 	conns sync.WaitGroup     // goroutines of the connections
 	count *counter           // counts connections and streams of accounts
 }

@@ -26,7 +26,7 @@ type syncs struct {
 	jobs     worker.Starter // starts worker jobs
 	store    caisson.WorkspaceStore
 	events   caisson.Publisher
-	removals *removalCounts // counts of removed files
+	removals *removalCounts // counts of own files that limit the removals of automatic syncs
 	log      *slog.Logger
 }
 
@@ -72,7 +72,7 @@ func (s *syncRun) apply(ctx context.Context, r *review, chosen selection) (*cais
 	return receipt, s.clearDeclined(plan.Steps)
 }
 
-// clearDeclined removes the paths of steps that were applied from declinedFile.
+// clearDeclined removes the paths of steps, which were applied, from the list of undone changes in declinedFile.
 func (s *syncRun) clearDeclined(steps []gate.Step) error {
 	list, err := s.c.syncs.declined(s.w.ID)
 	if err != nil || len(list) == 0 {
@@ -238,7 +238,7 @@ func (c *syncs) rename(w, receipt caisson.ID, from, to string) error {
 	return durable.Sync(c.dir(w, savedDir))
 }
 
-// declined returns the paths in declinedFile.
+// declined returns the paths of the changes of a workspace that were undone; they are not applied automatically.
 func (c *syncs) declined(w caisson.ID) (map[string]bool, error) {
 	list := map[string]bool{}
 	return list, readJSON(c.dir(w, declinedFile), &list)

@@ -77,8 +77,8 @@ func (c *Core) applyAll(ctx context.Context) {
 	}
 }
 
-// applyNow acquires a job slot and calls applyAuto, unless a command has refused changes recently. The caller must hold the lock
-// of w but no job slot.
+// applyNow waits for a job slot and applies all changes in w that pass every check, unless a command has refused changes
+// recently. The caller must hold the lock of w but no job slot.
 func (c *Core) applyNow(ctx context.Context, w *caisson.Workspace) error {
 	if off, err := c.refusals.backingOff(w.ID, ""); err != nil || off {
 		return err
@@ -109,7 +109,7 @@ func (c *Core) applyAuto(ctx context.Context, w *caisson.Workspace) error {
 	return err
 }
 
-// clean removes workspaces that have been kept long enough, and old reviews and counts of removed files.
+// clean removes workspaces that have been kept long enough, old reviews, and the counts of host directories without workspaces.
 func (c *Core) clean(ctx context.Context, at time.Time) {
 	used := map[string]bool{}
 	err := c.eachWorkspace(ctx, func(w *caisson.Workspace) {

@@ -21,14 +21,14 @@ type Command struct {
 	Time caisson.Duration `yaml:"time" json:"time,omitempty"`
 }
 
-// Limits of commands.
+// Limits of the commands that check changes.
 const (
 	maxCommands        = 20               // maximum number of commands in the settings
-	defaultCommandTime = 10 * time.Minute // default of Command.Time
-	maxCommandTime     = time.Hour        // maximum of Command.Time
+	defaultCommandTime = 10 * time.Minute // time limit of a command whose Time is 0
+	maxCommandTime     = time.Hour        // longest time limit of a command
 )
 
-var commandName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$`) // name of a command
+var commandName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$`) // valid names of commands
 
 // ValidateCommands returns an Invalid error if a list of commands is invalid.
 func ValidateCommands(list []Command) error {

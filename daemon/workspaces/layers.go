@@ -79,7 +79,7 @@ func (l *Layers) Create(ctx context.Context, sb *caisson.Sandbox, req caisson.Wo
 			return nil, durable.DiskFull(err)
 		}
 	}
-	back.Push(func() error { // the workspace may not be in the store yet
+	back.Push(func() error { // NotFound is ignored: the workspace may not be in the store yet
 		return caisson.IgnoreNotFound(l.c.cfg.Store.Workspaces().Delete(context.WithoutCancel(ctx), caisson.AllAccounts(), w.ID))
 	})
 	if err := l.c.cfg.Store.Workspaces().Insert(ctx, w); err != nil {

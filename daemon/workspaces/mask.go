@@ -104,7 +104,7 @@ const (
 	maxUndelayedBase = 5000                   // entries of a directory whose base is saved at once
 )
 
-// deferBase runs saveBase in the background, or before the next operation that locks the workspace. The caller must
+// deferBase arranges that the base of w is saved: in the background, or before the next operation that locks w. The caller must
 // hold the lock of w.
 func (c *layerFiles) deferBase(w *caisson.Workspace) {
 	c.pendingBases.Store(w.ID, w)
@@ -124,8 +124,8 @@ func (c *layerFiles) deferBase(w *caisson.Workspace) {
 	})
 }
 
-// saveDeferredBase runs saveBase now, if deferBase has deferred it. Later changes of files that could not be saved are
-// conflicts, not merges. The caller must hold the lock of the workspace.
+// saveDeferredBase saves the base of a workspace if deferBase was called and it is not saved yet. Later changes of files that
+// could not be saved are conflicts, not merges. The caller must hold the lock of the workspace.
 func (c *layerFiles) saveDeferredBase(ctx context.Context, id caisson.ID) {
 	w, ok := c.pendingBases.LoadAndDelete(id)
 	if !ok {

@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	checkRemoval = "removal"       // name of the check of removals in findings
-	removalFile  = "removals.json" // file in the directory of a workspace that only earlier versions wrote
+	checkRemoval = "removal"       // name of the check of removals, in findings
+	removalFile  = "removals.json" // counts of a workspace, in its directory; only earlier versions wrote it
 	// If the MaxFiles of a directory is less than fewFiles, automatic syncs may remove any number of its files.
 	fewFiles = 10
 )
@@ -29,7 +29,7 @@ type removalCount struct {
 	Files    int64        // existing files, except those that automatic syncs have created
 	Removed  int64        // files that automatic syncs have removed since a person last removed files
 	Auto     bool         // automatic syncs have created or removed files since a person last removed files
-	MaxFiles int64        // maximum of Files plus Removed, since addWorkspace last reset it
+	MaxFiles int64        // greatest sum of Files and Removed since a workspace was created while Auto was false
 	Held     []caisson.ID // workspaces for which an event reports that automatic syncs leave removals out
 
 	known bool // the counts were read from disk; otherwise no removal is applied automatically
@@ -40,16 +40,16 @@ func (r *removalCount) tooMany(n int64) bool {
 	return n > 0 && (!r.known || r.MaxFiles >= fewFiles && 2*(r.Removed+n) > r.Files+r.Removed)
 }
 
-// removalCounts stores the counts of removed files of all host directories. All workspaces of a directory share the counts, so
-// that several workspaces together cannot remove more files than a single workspace. The counts are kept as long as the
-// directory has a workspace, and for Settings.Keep after the last change.
+// removalCounts stores a removalCount for each host directory, which limits how many own files automatic syncs remove. All
+// workspaces of a directory share the counts, so that several workspaces together cannot remove more files than a single one.
+// The counts are kept as long as the directory has a workspace, and for Settings.Keep after the last change.
 type removalCounts struct {
 	dir        string     // directory with the counts, one file for each host directory
 	workspaces directory  // where earlier versions stored the counts, one file for each workspace
 	mu         sync.Mutex // held while a file is replaced
 }
 
-// file returns the path of the file with the counts of the directory of w.
+// file returns the path of the file with the counts of the host directory of w.
 func (c *removalCounts) file(w *caisson.Workspace) string {
 	name := string(w.ID)
 	if w.Inode != 0 {
@@ -58,7 +58,7 @@ func (c *removalCounts) file(w *caisson.Workspace) string {
 	return filepath.Join(c.dir, name+".json")
 }
 
-// read returns the counts of the directory of w, or zero counts that are not known if none are stored.
+// read returns the counts of the host directory of w. If none are stored, it returns zero counts whose field known is false.
 func (c *removalCounts) read(w *caisson.Workspace) (had removalCount, err error) {
 	var stored *removalCount // nil if there are no counts
 	if err := readJSON(c.file(w), &stored); err != nil || stored == nil {
@@ -68,7 +68,7 @@ func (c *removalCounts) read(w *caisson.Workspace) (had removalCount, err error)
 	return *stored, nil
 }
 
-// update calls change with the counts of w's directory, and stores them if change returns true.
+// update calls change with the counts of the host directory of w, and stores them if change returns true.
 func (c *removalCounts) update(w *caisson.Workspace, change func(*removalCount) bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -119,7 +119,7 @@ func (c *removalCounts) mergeOld(w *caisson.Workspace) error {
 	return os.Remove(file)
 }
 
-// clean removes the counts that have not changed since before and whose file name is not in used.
+// clean removes the files of counts that were last written before the given time and whose names are not in used.
 func (c *removalCounts) clean(used map[string]bool, before time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -223,9 +223,9 @@ func countFiles(steps []gate.Step) (made, gone, removed int64) {
 	return made, gone, lostFiles(steps)
 }
 
-// countAuto counts the steps that are about to be applied automatically. After a crash it may have counted steps that were not
-// applied. Returns Conflict if other workspaces of the directory have removed files since the review, and the removals in steps
-// would now be too many.
+// countAuto counts the own files that steps create and remove, before an automatic sync applies steps. After a crash it may have
+// counted steps that were not applied. Returns Conflict if other workspaces of the directory have removed files since the review,
+// and the removals in steps would now be too many.
 func (c *removalCounts) countAuto(w *caisson.Workspace, steps []gate.Step) error {
 	var over error
 	err := c.update(w, func(had *removalCount) bool {
@@ -240,15 +240,15 @@ func (c *removalCounts) countAuto(w *caisson.Workspace, steps []gate.Step) error
 	return errors.Join(over, err)
 }
 
-// add counts the files of an automatic sync, or of its undo if sign is -1. Files that a sandbox has created do not raise the
-// number of files that it may remove.
+// add counts the own files that an automatic sync has created (made) and removed, or reverses that for its undo if sign is -1.
+// Files that a sandbox has created do not raise the number of files that it may remove.
 func (r *removalCount) add(made, removed, sign int64) {
 	r.Auto = r.Auto || made > 0 || removed > 0
 	r.Removed = max(0, r.Removed+sign*removed)
 	r.Files = max(0, r.Files-sign*removed)
 }
 
-// uncountAuto reverses countAuto, for steps that were not applied or have been undone.
+// uncountAuto subtracts the removals in steps, which countAuto has counted, because steps were not applied or have been undone.
 func (c *removalCounts) uncountAuto(w *caisson.Workspace, steps []gate.Step) error {
 	return c.update(w, func(had *removalCount) bool {
 		made, _, removed := countFiles(steps)

@@ -41,8 +41,8 @@ func removeIn(root *os.Root, name, aside string) error {
 	return removeTree(aside)
 }
 
-// emptyIn removes all entries of root with removeIn: if an entry were removed only in part, the rest would be taken for changes
-// that the sandbox made.
+// emptyIn removes all entries of root. It first renames each to aside, a path outside root on the same file system: if an entry
+// were removed only in part, the rest would be taken for changes that the sandbox made.
 func emptyIn(root *os.Root, aside string) error {
 	for {
 		dir, err := root.Open(".") // opened again for each batch, because entries are removed

@@ -29,7 +29,7 @@ const maxTrials = 2
 // A trial is a set of layers that show a directory as it would be after an apply. A trial is not a workspace: it is not in the
 // store, its changes are never reviewed, and its directory, beside those of workspaces, is removed with its sandbox.
 type trial struct {
-	w     *caisson.Workspace // is not in the store; has the fields that layerFiles.mount needs
+	w     *caisson.Workspace // copy of the synced workspace with an id of its own; not in the store
 	taken bool               // a sandbox uses the trial; guarded by trials.mu
 }
 

@@ -106,9 +106,9 @@ const (
 	keepSettled   = 24 * time.Hour   // how long settled workspaces are kept, unless Settings.Keep is shorter
 	keepReviews   = 24 * time.Hour   // how long changes can be applied by the id of a review
 	maxReviews    = 8                // maximum number of reviews that are kept for one workspace
-	applyEvery    = 30 * time.Second // default of Config.ApplyInterval
-	searchAfter   = time.Second      // default of Config.SearchAfter
-	cleanInterval = 10 * time.Minute // interval between calls of clean
+	applyEvery    = 30 * time.Second // default interval of automatic applies
+	searchAfter   = time.Second      // default delay before the files of a new workspace are searched for secrets
+	cleanInterval = 10 * time.Minute // interval of the removal of old workspaces, reviews and counts
 	// detachTimeout is the timeout for the work on a workspace that the removal of its sandbox waits for.
 	detachTimeout = 2 * time.Minute
 )
@@ -124,7 +124,7 @@ type Core struct {
 	layerFiles   *layerFiles    // files of workspaces on disk
 	secretSearch *secretSearch  // searches files for secrets
 	refusals     refusals       // changes that commands have refused
-	removals     *removalCounts // counts of removed files
+	removals     *removalCounts // counts of own files that limit the removals of automatic syncs
 	trials       *trials        // trials in progress
 	// layerLocks are held while a layer is mounted or changes in it are dropped, by workspace id; acquired after
 	// layerFiles.locks.

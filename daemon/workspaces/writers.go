@@ -62,7 +62,8 @@ func (c *writers) query(ctx context.Context, w *caisson.Workspace) (*caisson.Wri
 	return now, caisson.IgnoreNotFound(err) // the sandbox may not exist yet, or no longer
 }
 
-// save saves the result of query to writersFile, so that it can be used when the sandbox can no longer be queried.
+// save stores in writersFile which process was the last to change each file, according to the sandbox of the workspace with the
+// given id, for the time when the sandbox can no longer be queried.
 func (c *writers) save(ctx context.Context, id caisson.ID) error {
 	release, err := c.locks.Acquire(ctx, string(id))
 	if err != nil {
@@ -89,8 +90,8 @@ func (c *writers) save(ctx context.Context, id caisson.ID) error {
 	return durable.WriteJSON(file, all)
 }
 
-// saveAllWriters calls save for all live workspaces. It is called periodically, because a sandbox loses its records when its
-// kernel ends, which a program in the sandbox can cause.
+// saveAllWriters stores, for all live workspaces, which process was the last to change each file. It is called periodically,
+// because a sandbox loses its records when its kernel ends, which a program in the sandbox can cause.
 func (c *Core) saveAllWriters(ctx context.Context) {
 	err := c.eachWorkspace(ctx, func(w *caisson.Workspace) {
 		if err := c.reviews.writers.save(ctx, w.ID); err != nil {

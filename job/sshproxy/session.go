@@ -62,7 +62,7 @@ type session struct {
 	remote   *remote     // sends requests to the daemon
 	start    Start       // request for the process, as far as the client has described it
 	envBytes int         // bytes of the names and values in start.Env
-	raw      bool        // whether the output of a terminal is sent to the client unfiltered
+	raw      bool        // whether the output of a terminal is sent to the client without removing control sequences
 	process  *process    // nil if none was started
 	startErr error       // why the process could not be started; nil if it was, or if none was requested
 	running  bool        // whether run has been called
@@ -114,8 +114,8 @@ func (w *session) handle(q *ssh.Request) bool {
 	return false // other requests are refused, such as those for agent and X11 forwarding
 }
 
-// rawVariable is the environment variable by which a client requests unfiltered output of a terminal. It is not passed to the
-// sandbox.
+// rawVariable is the environment variable by which a client requests the output of a terminal with all control sequences, some of
+// which are removed otherwise. It is not passed to the sandbox.
 const rawVariable = "CAISSON_RAW_TTY"
 
 // setEnv sets an environment variable of the process. It returns false for variables that do not concern the locale, the time
@@ -203,8 +203,8 @@ func (w *session) run() {
 	w.sendExit(status)
 }
 
-// copyToClient copies the standard output or error of the process to the client. The output of a terminal is filtered, unless raw
-// is set, because the client writes it to its own terminal.
+// copyToClient copies the standard output or error of the process to the client. Unless raw is set, the output of a
+// terminal is filtered: the client writes it to its own terminal, so only harmless control sequences are passed.
 func (w *session) copyToClient(to io.Writer, from *os.File, exited *atomic.Bool) {
 	if w.start.TTY && !w.raw {
 		f := safetext.NewFilter(to, safetext.Screen)

@@ -9,10 +9,10 @@ import (
 )
 
 //go:embed npm/package.json npm/package-lock.json
-var npm embed.FS
+var npm embed.FS // the files from which npm installs OpenClaw
 
 //go:embed preload.cjs
-var preload string
+var preload string // the script that every Node process of OpenClaw loads first
 
 // packageFiles are the names of the files from which npm installs OpenClaw.
 var packageFiles = []string{"package.json", "package-lock.json"}

@@ -34,7 +34,8 @@ var empty = sync.OnceValues(func() ([]byte, error) {
 	return os.ReadFile(path)
 })
 
-// auditKey returns a function for Config.AuditKey that returns the key that all databases of this package have, and made.
+// auditKey returns a function for Config.AuditKey: it returns the key of all databases of this package, and reports that the key
+// was just created if made is true.
 func auditKey(made bool) func() (caisson.Secret, bool, error) {
 	return func() (caisson.Secret, bool, error) { return caisson.NewSecret(strings.Repeat("k", 32)), made, nil }
 }
