@@ -51,7 +51,7 @@ type Book struct {
 	now    func() time.Time
 	log    *slog.Logger
 
-	mu       sync.Mutex             // acquired after the mu of a reader, not before it
+	mu       sync.Mutex             // guards journals; acquired after the mu of a reader
 	journals map[caisson.ID]*reader // readers of journals that are not finished; guarded by mu
 }
 

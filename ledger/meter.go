@@ -50,7 +50,7 @@ type Meter struct {
 
 	mu      sync.Mutex
 	segment *segment // the current segment; guarded by mu
-	closed  bool     // guarded by mu
+	closed  bool     // whether Close was called; guarded by mu
 
 	wake    chan struct{} // makes Run check the segment at once
 	retryAt time.Time     // earliest time of the next request for a segment; used by Run only
@@ -136,8 +136,8 @@ func (m *Meter) wakeRun() {
 	}
 }
 
-// Invalidate invalidates the meter's state of budgets whose limits have changed, and returns its leases of these budgets. When
-// Invalidate returns, no call begins on the old limits. Without keys it invalidates all budgets.
+// Invalidate discards what the meter knows about budgets whose limits have changed, and returns its leases of these budgets. When
+// Invalidate returns, no call begins on the old limits. Without keys it does so for all budgets.
 func (m *Meter) Invalidate(budgets ...string) {
 	m.mu.Lock()
 	p := m.segment

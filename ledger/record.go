@@ -54,7 +54,7 @@ func appendFrame(b []byte, start int) []byte {
 	return b
 }
 
-// appendHeader appends the record of h to b.
+// appendHeader appends h to b, as a record with frame and body.
 func appendHeader(b []byte, h header) []byte {
 	start := len(b)
 	b = append(b, make([]byte, frameBytes)...)
@@ -64,7 +64,7 @@ func appendHeader(b []byte, h header) []byte {
 	return appendFrame(b, start)
 }
 
-// appendCall appends the record of the call c to b. kind is kindBegin or kindSettle.
+// appendCall appends the call c to b, as a record with frame and body. kind is kindBegin or kindSettle.
 func appendCall(b []byte, kind byte, c *caisson.Call) []byte {
 	start := len(b)
 	b = append(b, 0, 0, 0, 0, 0, 0, 0, 0, kind)
@@ -227,7 +227,7 @@ func (f *fields) number(lowest, highest int64) int64 {
 	return v
 }
 
-// id decodes an id with a prefix.
+// id decodes an id, which must have the given prefix.
 func (f *fields) id(prefix string) caisson.ID {
 	id, err := caisson.ParseID(prefix, f.text())
 	if err != nil && f.err == nil {
@@ -239,8 +239,8 @@ func (f *fields) id(prefix string) caisson.ID {
 // Limits of the usage of a single call, above what any provider sells. A higher cost is reduced to the limit, because a call must
 // not be lost because of its cost.
 const (
-	maxTokens = 1e12                        // tokens
-	maxCost   = 1e4 * int64(caisson.Dollar) // ten thousand dollars
+	maxTokens = 1e12                        // tokens of one call
+	maxCost   = 1e4 * int64(caisson.Dollar) // cost of one call: ten thousand dollars
 )
 
 // call decodes the fields of a call into c.

@@ -117,8 +117,8 @@ type Header struct {
 	Version   string    `json:"version"` // version of Caisson
 	Schema    int       `json:"schema"`  // version of the store's schema
 	CreatedAt time.Time `json:"createdAt"`
-	// CredentialKey reports whether the archive contains the key that encrypts credentials, which is so if the data directory
-	// does.
+	// CredentialKey reports whether the archive contains the key that encrypts credentials. It does so if the key is a file of
+	// the data directory.
 	CredentialKey bool `json:"credentialKey"`
 }
 

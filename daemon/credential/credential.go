@@ -14,7 +14,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// MaxValue is the maximum size of a value in bytes.
+// MaxValue is the maximum size of a credential's value in bytes.
 const MaxValue = 64 << 10
 
 // Config configures a Vault.
@@ -178,7 +178,7 @@ func (v *Vault) Secret(ctx context.Context, account, name string) (caisson.Secre
 	return open(id, account, c.Name, sealed)
 }
 
-// notify publishes an event and calls Config.Changed.
+// notify publishes the event that a credential was set, rotated or removed, and calls Config.Changed.
 func (v *Vault) notify(ctx context.Context, account, name, event string) {
 	if v.cfg.Events != nil {
 		v.cfg.Events.Publish(ctx, account, event, name, nil)

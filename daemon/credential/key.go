@@ -148,7 +148,7 @@ func (k *keyring) load(ctx context.Context, create bool) (caisson.Secret, error)
 	return createPrivate(k.source.File, key)
 }
 
-// parseKey returns the only identity in the text of a key file.
+// parseKey returns the only age identity in the text of a key file. from names the source of the text, for errors.
 func parseKey(text caisson.Secret, from string) (*age.X25519Identity, error) {
 	var found *age.X25519Identity
 	lines := bufio.NewScanner(strings.NewReader(text.Reveal()))
@@ -169,7 +169,7 @@ func parseKey(text caisson.Secret, from string) (*age.X25519Identity, error) {
 	return found, nil
 }
 
-// badKey returns the error for a key that cannot be parsed. It does not include the key.
+// badKey returns the error for a key, from the source called from, that cannot be parsed. It does not include the key.
 func badKey(from string) error {
 	return caisson.Errorf(caisson.Conflict, "%s does not hold the key of credentials; it should be one line AGE-SECRET-KEY-1…, as age-keygen makes", from)
 }

@@ -34,9 +34,9 @@ type WireProcess interface {
 
 // Prices is the part of the store of the ledger that has the imported price lists.
 type Prices interface {
-	Price(ctx context.Context, provider, model string) (*caisson.ListedPrice, error)
-	Prices(ctx context.Context, match string) ([]caisson.ListedPrice, error)
-	PutPrices(ctx context.Context, source string, list []caisson.ListedPrice) error
+	Price(ctx context.Context, provider, model string) (*caisson.ListedPrice, error) // the best match for a model
+	Prices(ctx context.Context, match string) ([]caisson.ListedPrice, error)         // of models whose name contains match
+	PutPrices(ctx context.Context, source string, list []caisson.ListedPrice) error  // replaces the prices of a source
 }
 
 // CatalogConfig configures a Catalog. All fields but Roots, WarmModel and ServedRemotely are required.

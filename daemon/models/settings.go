@@ -25,7 +25,7 @@ type SettingsConfig struct {
 // Settings computes the settings that the wire process has besides the spec of each wire.
 type Settings struct {
 	SettingsConfig
-	forbidden []netip.AddrPort // addresses of SettingsConfig.Listen
+	forbidden []netip.AddrPort // addresses and ports of the daemon's listeners, which no sandbox may reach
 
 	mu   sync.Mutex
 	last *caisson.GatewayConfig // settings that were last computed; nil before a call of Current has succeeded; guarded by mu
@@ -106,8 +106,8 @@ func (s *Settings) compute(ctx context.Context) (*caisson.GatewayConfig, error) 
 // minRunKey is the minimum length in bytes of a key that signs run tokens, which authenticate gateway runs.
 const minRunKey = 32
 
-// CheckRunKey returns an Invalid error if value is too short for a key of run tokens and is the new value of a credential that
-// contains such a key: one of the local account whose name is in keys, the names in [GatewaySettings.RunTokenKeys].
+// CheckRunKey is called with the new value of a credential. It returns an Invalid error if the credential contains a key of run
+// tokens, because its account is local and its name is in keys, the [GatewaySettings.RunTokenKeys], and value is too short.
 func CheckRunKey(keys []string, account, name string, value caisson.Secret) error {
 	if account == caisson.LocalAccount && slices.Contains(keys, name) && len(value.Reveal()) < minRunKey {
 		return caisson.Invalidf("value", "gateway.runTokenKeys of the configuration names %s, and a key of run tokens has at least %d bytes; make one with: openssl rand -hex 32", name, minRunKey)

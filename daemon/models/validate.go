@@ -34,7 +34,7 @@ func providerKinds() []string {
 	}
 }
 
-// badFunc records an error in a setting.
+// badFunc records an error in the setting called field.
 type badFunc = func(field, format string, args ...any)
 
 // Validate returns an Invalid error for every invalid setting of providers and models, joined.
@@ -112,7 +112,8 @@ func validateProvider(at string, p caisson.Provider, bad badFunc) {
 	}
 }
 
-// checkBaseURL checks the URL of a provider or gateway. Keys, prompts and answers must not be sent over a network unencrypted.
+// checkBaseURL returns an error unless s is a valid URL of a provider or gateway. Only on this machine may it be http: keys,
+// prompts and answers must not be sent over a network unencrypted.
 func checkBaseURL(s string) error {
 	u, err := url.Parse(s)
 	switch {

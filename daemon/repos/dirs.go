@@ -16,15 +16,15 @@ import (
 
 // Names of the directories in the directory of a repository.
 const (
-	mirrorDir = "mirror"
-	viewsDir  = "views"
-	storesDir = "stores"
-	newDir    = "new" // has temporary directories, which are moved out of it when they are complete
+	mirrorDir = "mirror" // the mirror
+	viewsDir  = "views"  // one directory for each view
+	storesDir = "stores" // a store and the file of the grant for each sandbox
+	newDir    = "new"    // temporary directories, which are moved out of it when they are complete
 )
 
 // directories creates, opens and locks the directories that contain all files of repositories.
 type directories struct {
-	root     string               // has one directory for each account
+	root     string               // directory with one directory for each account
 	accounts caisson.AccountStore // accounts with their host uids
 	locks    keylock.Locks        // by account and repository; held while the directories of a repository are changed
 }

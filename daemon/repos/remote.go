@@ -132,7 +132,7 @@ func (m *remotes) checkKeys(ctx context.Context, r *caisson.Repo) error {
 // tokens caches the tokens of GitHub Apps.
 type tokens struct {
 	mu     sync.Mutex
-	minted map[[sha256.Size]byte]appToken // by the hash of a repository's account, URL, API and credential; guarded by mu
+	minted map[[sha256.Size]byte]appToken // tokens by the hash of a repository's account, URL, API and credential; guarded by mu
 }
 
 // An appToken is a token of a GitHub App.
@@ -183,7 +183,7 @@ func (m *remotes) openPull(ctx context.Context, r *caisson.Repo, at location, re
 	return m.Forge.Pull(ctx, at.server, req)
 }
 
-// transportTo returns a function that serves a connection to a repository's remote, and the protocol of that connection.
+// transportTo returns a function that serves a connection to a repository's remote, and its protocol. push allows pushes.
 func (m *remotes) transportTo(ctx context.Context, r *caisson.Repo, push bool) (serve func(context.Context, *os.File) error, t remote.Protocol, err error) {
 	at, err := locate(r)
 	if err != nil {
@@ -223,7 +223,7 @@ func (m *remotes) transportTo(ctx context.Context, r *caisson.Repo, push bool) (
 // transportGrace is how long a transport may take to end after the git job that uses it has ended.
 const transportGrace = 5 * time.Second
 
-// connect calls f with a connection to a repository's remote, and with the protocol of the connection.
+// connect calls f with a connection to a repository's remote, and with the protocol of the connection. push allows pushes.
 func (m *remotes) connect(ctx context.Context, r *caisson.Repo, push bool, f func(*os.File, remote.Protocol) error) error {
 	near, far, err := socketpair.New()
 	if err != nil {

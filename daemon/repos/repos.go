@@ -257,7 +257,7 @@ func (c *Core) Stream(ctx context.Context, in json.RawMessage) (conn *os.File, e
 	return c.streams.connect(ctx, in)
 }
 
-// rulesFor returns the rules that commits for a repository are checked by.
+// rulesFor returns rules with the exceptions of a repository: its commits are checked by them.
 func rulesFor(r *caisson.Repo, rules check.Rules) check.Rules {
 	rules.Allow = slices.Concat(rules.Allow, r.Allow)
 	rules.AskSecrets = r.AllowSecrets

@@ -10,7 +10,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// answers implements [caisson.AnswerStore].
+// answers implements [caisson.AnswerStore]. The keys are the Idempotency-Keys of requests.
 type answers struct {
 	db        *db
 	get       *sql.Stmt // Returns what is recorded for a key.

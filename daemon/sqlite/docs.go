@@ -85,7 +85,7 @@ func (d *docs[T]) Get(ctx context.Context, in caisson.Scope, ref string) (*T, er
 	return d.decode(r)
 }
 
-// change implements the methods Update of [caisson.Table] and of other stores.
+// change updates the object that ref refers to with the function change: it implements the methods Update of the stores.
 func (d *docs[T]) change(ctx context.Context, in caisson.Scope, ref string, change func(*T) error) (*T, error) {
 	var obj *T
 	var refused error // The error that the function change has returned. It is returned to the caller unmodified.

@@ -167,7 +167,7 @@ type budgetShare struct {
 	held        caisson.Amount // Amount of the calls that are covered by the lease.
 }
 
-// sumKey is the key of a row of the table usage.
+// sumKey is the key of a row of the table usage, which has the sums of the calls of one hour.
 type sumKey struct {
 	account string
 	at      int64 // Start of the hour of the calls, in microseconds since 1970.

@@ -43,8 +43,8 @@ type connection struct {
 	channel    *sshproxy.Conn     // channel to the SSH job
 	ops        sandboxOps         // operations on sandboxes
 	key        ed25519.PrivateKey // host key
-	user       *user              // nil until the client has logged in
-	login      loginFunc          // nil if the client was authenticated before the job was started
+	user       *user              // the client; nil until it has logged in
+	login      loginFunc          // checks a login; nil if the client was authenticated before the job was started
 	count      *counter           // counts the streams, over all connections of an account
 	log        *slog.Logger
 	signatures int // number of signatures with the host key so far
@@ -69,7 +69,8 @@ type stream struct {
 // A sandboxOps has the operations on sandboxes that SSH jobs can request.
 type sandboxOps struct {
 	processes caisson.Processes
-	connect   func(ctx context.Context, ref string, req caisson.ConnectRequest) (*os.File, func(), error) // connects to a server
+	// connect connects to a server in a sandbox, and counts the connection until the returned function is called.
+	connect func(ctx context.Context, ref string, req caisson.ConnectRequest) (*os.File, func(), error)
 }
 
 // serve executes the requests of the SSH job until the channel ends or the job violates the protocol.

@@ -33,7 +33,7 @@ type listenerState struct {
 	jobs    chan struct{} // has one element for each job of an anonymous connection that has not ended
 
 	mu        sync.Mutex
-	anonymous *list.List                              // of *clientConn, the oldest first; guarded by mu
+	anonymous *list.List                              // the anonymous connections (*clientConn), the oldest first; guarded by mu
 	sources   map[netip.Prefix]int                    // number of anonymous connections of each source; guarded by mu
 	rates     *lru.Map[netip.Prefix, *rate.Limiter]   // limiters of new connections, by source; guarded by mu
 	tokens    map[caisson.ID]map[*clientConn]struct{} // connections by token; "" for callers without a token; guarded by mu

@@ -15,8 +15,8 @@ import (
 // showFile contains the patterns of names that a workspace does not hide.
 const showFile = "show.json"
 
-// hiddenPatterns returns the patterns of names to hide in the host directory of w: those in hide, and others if patterns
-// in hide match the path of that directory or begin with its last names. Returns Invalid if a pattern in show is malformed.
+// hiddenPatterns returns the patterns of names to hide in the host directory of w. It derives them from hide, whose patterns may
+// also match the path of that directory or begin with the last names of the path. Returns Invalid if a pattern is malformed.
 func hiddenPatterns(w *caisson.Workspace, hide, show []string) ([]string, error) {
 	mask, err := baseline.NewMask(hide, show)
 	if err != nil {
@@ -29,8 +29,8 @@ func hiddenPatterns(w *caisson.Workspace, hide, show []string) ([]string, error)
 	return hide, nil
 }
 
-// scan writes the manifest, which records the state of the host directory, and hides the files that must be hidden. mode is the
-// mode of the directory.
+// scan writes the manifest, which records the state of the host directory, and hides the files that must be hidden,
+// except those with names that match a pattern in show. mode is the mode of the directory.
 func (c *layerFiles) scan(ctx context.Context, w *caisson.Workspace, show []string, mode uint32) error {
 	if w.Kind == caisson.WorkspaceDirect {
 		w.Warning = "The sandbox writes to the directory itself: nothing is hidden or reviewed, and nothing can be undone."

@@ -257,7 +257,8 @@ func (c *removalCounts) uncountAuto(w *caisson.Workspace, steps []gate.Step) err
 	})
 }
 
-// countApproved counts the steps of a sync that a person has requested, or of its undo if undone is true.
+// countApproved counts the own files that steps create and remove, after a sync that a person has requested, or after its undo if
+// undone is true. If the person has chosen removals, the counts of automatic syncs start again.
 func (c *removalCounts) countApproved(w *caisson.Workspace, receipt *caisson.SyncReceipt, steps []gate.Step, undone bool) error {
 	asked := slices.ContainsFunc(receipt.Entries, func(e caisson.ReceiptEntry) bool { return e.Kind == caisson.ChangeRemoved })
 	return c.update(w, func(had *removalCount) bool {

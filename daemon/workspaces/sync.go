@@ -250,8 +250,8 @@ func (p selection) checkAllowed(i int, asked bool) error {
 	return nil
 }
 
-// addParents chooses the directories that the chosen changes need, and returns a Conflict error if a directory would be
-// removed with contents that are not chosen.
+// addParents chooses the directories that the chosen changes need, and returns a Conflict error if a directory would be removed
+// with contents that are not chosen. asked means that a person has confirmed the sync.
 func (p selection) addParents(asked bool) error {
 	for i := range p.review.Changes {
 		if !p.chosen[i] {

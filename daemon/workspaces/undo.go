@@ -146,7 +146,7 @@ func (c *syncs) pendingReceipts(w caisson.ID) ([]caisson.ID, error) {
 	return list, err
 }
 
-// recoverAt opens the host directory of w by its path and calls recover, if w has incomplete syncs or undos.
+// recoverAt opens the host directory of w by its path, and completes or rolls back the incomplete syncs and undos of w, if any.
 func (c *syncs) recoverAt(ctx context.Context, w *caisson.Workspace) error {
 	if list, err := c.pendingReceipts(w.ID); err != nil || len(list) == 0 {
 		return err

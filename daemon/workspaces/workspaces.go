@@ -19,7 +19,7 @@
 //	                         is in the store, and is renamed to <rc>.done then
 //	    dropped              a change that is being removed from the layer
 //	    declined.json        paths that were undone: they are not applied automatically again
-//	    removals.json        counts of removed files; only earlier versions wrote it
+//	    removals.json        counts that limit automatic removals; only earlier versions wrote it
 //	    show.json            patterns of names that are not hidden
 //	    seen.json            changes for which an event was published: kind and hash by path
 //	    writers.json         the process that was the last to change each file, as last reported by the sandbox

@@ -60,10 +60,10 @@ type Start struct {
 // sandbox, "guestd connect", that has made the connection.
 type Dial struct {
 	Network string `json:"network"` // "tcp", or "unix" for the path of a socket in the sandbox
-	Address string `json:"address"` // host:port, or a path
+	Address string `json:"address"` // host:port for "tcp", or the path of the socket for "unix"
 }
 
-// A Size is the size of a terminal.
+// A Size is the size of a terminal in rows and columns of characters.
 type Size struct {
 	Rows uint16 `json:"rows,omitempty"`
 	Cols uint16 `json:"cols,omitempty"`
@@ -92,7 +92,7 @@ type Failure struct {
 	Message string       `json:"message"`
 }
 
-// FailureOf returns err as a Failure.
+// FailureOf returns a Failure with the kind and the message of err.
 func FailureOf(err error) *Failure {
 	return &Failure{Kind: caisson.KindOf(err), Message: caisson.MessageOf(err)}
 }

@@ -27,7 +27,7 @@ type remote struct {
 // An answer is a reply with the descriptors that came with it.
 type answer struct {
 	Reply
-	files []*os.File // the descriptors
+	files []*os.File // the descriptors that came with the reply
 }
 
 // errChannel is the error of requests when the channel to the daemon has ended.

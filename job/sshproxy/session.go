@@ -63,7 +63,7 @@ type session struct {
 	start    Start       // request for the process, as far as the client has described it
 	envBytes int         // bytes of the names and values in start.Env
 	raw      bool        // whether the output of a terminal is sent to the client without removing control sequences
-	process  *process    // nil if none was started
+	process  *process    // the process; nil if none was started
 	startErr error       // why the process could not be started; nil if it was, or if none was requested
 	running  bool        // whether run has been called
 	once     sync.Once   // ensures that process.close is called only once

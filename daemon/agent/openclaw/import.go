@@ -29,9 +29,9 @@ const (
 
 // An ImportResult is the result of importing an existing installation of OpenClaw.
 type ImportResult struct {
-	Agent   caisson.Agent   // the imported agent, with its personas, models, tools, skills and files
-	Models  []caisson.Model // models that must be added to the configuration of the model gateway
-	Secrets []ImportedSecret
+	Agent   caisson.Agent        // the imported agent, with its personas, models, tools, skills and files
+	Models  []caisson.Model      // models that must be added to the configuration of the model gateway
+	Secrets []ImportedSecret     // secrets that were found, for credentials
 	Report  []caisson.AgentCheck // settings and files that were not imported, and why
 }
 
