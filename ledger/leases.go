@@ -291,8 +291,8 @@ func (p *segment) returnLease(b *leasedBudget, should bool) {
 	p.mu.Lock()
 }
 
-// invalidate marks the terms of the budgets with the given keys, or of all budgets if keys is nil, as not valid, and returns the
-// available amounts of these budgets to the lessor.
+// invalidate marks the terms of the budgets with the given keys, or of all budgets if keys is nil, as not valid, and returns
+// the available amounts of these budgets to the lessor.
 func (p *segment) invalidate(keys []string) {
 	p.mu.Lock()
 	var list []*leasedBudget

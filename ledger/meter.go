@@ -136,8 +136,8 @@ func (m *Meter) wakeRun() {
 	}
 }
 
-// Invalidate discards what the meter knows about budgets whose limits have changed, and returns its leases of these budgets. When
-// Invalidate returns, no call begins on the old limits. Without keys it does so for all budgets.
+// Invalidate discards what the meter knows about budgets whose limits have changed, and returns its leases of these budgets.
+// When Invalidate returns, no call begins on the old limits. Without keys it does so for all budgets.
 func (m *Meter) Invalidate(budgets ...string) {
 	m.mu.Lock()
 	p := m.segment

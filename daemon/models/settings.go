@@ -106,8 +106,8 @@ func (s *Settings) compute(ctx context.Context) (*caisson.GatewayConfig, error) 
 // minRunKey is the minimum length in bytes of a key that signs run tokens, which authenticate gateway runs.
 const minRunKey = 32
 
-// CheckRunKey is called with the new value of a credential. It returns an Invalid error if the credential contains a key of run
-// tokens, because its account is local and its name is in keys, the [GatewaySettings.RunTokenKeys], and value is too short.
+// CheckRunKey returns an Invalid error if value is too short for a key of run tokens, and the credential of that name contains
+// such a key: the account is local, and the name is in keys, the [GatewaySettings.RunTokenKeys].
 func CheckRunKey(keys []string, account, name string, value caisson.Secret) error {
 	if account == caisson.LocalAccount && slices.Contains(keys, name) && len(value.Reveal()) < minRunKey {
 		return caisson.Invalidf("value", "gateway.runTokenKeys of the configuration names %s, and a key of run tokens has at least %d bytes; make one with: openssl rand -hex 32", name, minRunKey)

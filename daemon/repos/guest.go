@@ -23,8 +23,8 @@ git diff --cached --quiet || git -c core.hooksPath=/dev/null -c commit.gpgSign=f
 git -c core.hooksPath=/dev/null push -q "$url" "+HEAD:refs/heads/$branch"
 `
 
-// collectMoreScript is a shell script that commits the changes in a clone, and pushes HEAD to the relay, if HEAD is a descendant
-// of the commit that was pushed before. Otherwise a push would discard that commit: the script fails, unless nothing is to push.
+// collectMoreScript is a shell script that commits the changes in a clone, and pushes HEAD to the relay, if HEAD descends from
+// the commit that was pushed before. Otherwise a push would discard that commit: the script fails, unless nothing is to push.
 const collectMoreScript = `set -eu
 dir=$1 url=$2 branch=$3 subject=$4 pushed=$5
 cd "$dir"
@@ -46,7 +46,7 @@ git -c core.hooksPath=/dev/null push -q "$url" "HEAD:refs/heads/$branch"
 // sandboxGit runs git in sandboxes.
 type sandboxGit struct {
 	exec func(ctx context.Context, sandbox string, req caisson.ExecRequest) (caisson.Process, error) // starts a process
-	dirs *directories                                                                                // directories of repositories
+	dirs *directories
 }
 
 // collect commits the changes in the clone at dir, and pushes HEAD to the grant's branch.
@@ -72,8 +72,8 @@ type gitError struct{ said string } // the end of the script's output, which is 
 
 func (e *gitError) Error() string { return plainLine(e.said, maxOutput) }
 
-// collectMore commits the changes in the clone at dir, and pushes HEAD to the grant's branch, if HEAD is a descendant of pushed,
-// the commit that was pushed before. Otherwise it returns Denied, or nil if there is nothing to push.
+// collectMore commits the changes in the clone at dir, and pushes HEAD to the grant's branch, if HEAD descends from pushed, the
+// commit that was pushed before. Otherwise it returns Denied, or nil if there is nothing to push.
 func (x *sandboxGit) collectMore(ctx context.Context, g *grant, dir, subject, pushed string) error {
 	err := x.push(ctx, g, collectMoreScript, dir, relayURL+g.Repo, g.Branch, subject, pushed)
 	if err != nil {

@@ -47,7 +47,7 @@ type clientConn struct {
 	elem   *list.Element      // element of listenerState.anonymous, nil if not anonymous; guarded by listenerState.mu
 	job    bool               // whether listenerState.jobs has an element for the connection; guarded by listenerState.mu
 	user   *user              // nil while the client has not logged in; guarded by listenerState.mu
-	expiry *time.Timer        // ends the connection when the token expires; nil if it does not expire; guarded by listenerState.mu
+	expiry *time.Timer        // ends the connection when the token expires; nil if it never does; guarded by listenerState.mu
 }
 
 func newListenerState(address string) *listenerState {

@@ -34,7 +34,7 @@ type Settings struct {
 	Listen string `yaml:"listen" json:"listen"`
 }
 
-// Validate returns an error if s is not valid.
+// Validate returns an Invalid error if Listen is neither "" nor host:port.
 func (s Settings) Validate() error {
 	if s.Listen == "" {
 		return nil
@@ -53,7 +53,7 @@ type Config struct {
 	// Connect connects to a server in a sandbox. It counts towards the limits of the account until release is called.
 	Connect func(ctx context.Context, ref string, req caisson.ConnectRequest) (f *os.File, release func(), err error)
 	Jobs    worker.Starter // starts worker jobs
-	HostKey caisson.Secret // seed of the host key
+	HostKey caisson.Secret // seed of the host key, an ed25519 key
 	Tokens  Tokens         // finds the tokens of clients
 	Log     *slog.Logger
 }
@@ -81,7 +81,7 @@ type Server struct {
 	count *counter           // counts connections and streams of accounts
 }
 
-// New returns a Server.
+// New returns a Server, or an error if the seed of the host key does not have 32 bytes.
 func New(cfg Config) (*Server, error) {
 	seed := []byte(cfg.HostKey.Reveal())
 	if len(seed) != ed25519.SeedSize {

@@ -87,8 +87,8 @@ func (c refusals) planKey(plan *gate.Plan) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// refuse records that a command has failed, or could not be run, because of cause, and returns the error of the sync. key is the
-// hash of the plan and of the commands, from planKey.
+// refuse records that a command has failed, or could not be run, and returns the error of the sync. key is the hash of the plan
+// and of the commands, from planKey.
 func (s *syncRun) refuse(ctx context.Context, chosen selection, key string, cmd Command, cause error) error {
 	message := caisson.MessageOf(cause)
 	if caisson.KindOf(cause) != caisson.Denied {

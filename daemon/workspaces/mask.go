@@ -15,8 +15,8 @@ import (
 // showFile contains the patterns of names that a workspace does not hide.
 const showFile = "show.json"
 
-// hiddenPatterns returns the patterns of names to hide in the host directory of w. It derives them from hide, whose patterns may
-// also match the path of that directory or begin with the last names of the path. Returns Invalid if a pattern is malformed.
+// hiddenPatterns returns the patterns of names to hide in the host directory of w, derived from those in hide, which may also
+// match the path of that directory or begin with the last names of the path. Returns Invalid if a pattern is malformed.
 func hiddenPatterns(w *caisson.Workspace, hide, show []string) ([]string, error) {
 	mask, err := baseline.NewMask(hide, show)
 	if err != nil {

@@ -223,9 +223,9 @@ func countFiles(steps []gate.Step) (made, gone, removed int64) {
 	return made, gone, lostFiles(steps)
 }
 
-// countAuto counts the own files that steps create and remove, before an automatic sync applies steps. After a crash it may have
-// counted steps that were not applied. Returns Conflict if other workspaces of the directory have removed files since the review,
-// and the removals in steps would now be too many.
+// countAuto counts the own files that the steps of an automatic sync create and remove, before they are applied. After a crash
+// it may have counted steps that were not applied. Returns Conflict if other workspaces of the directory have removed files since
+// the review, and the removals in steps would now be too many.
 func (c *removalCounts) countAuto(w *caisson.Workspace, steps []gate.Step) error {
 	var over error
 	err := c.update(w, func(had *removalCount) bool {
@@ -257,8 +257,8 @@ func (c *removalCounts) uncountAuto(w *caisson.Workspace, steps []gate.Step) err
 	})
 }
 
-// countApproved counts the own files that steps create and remove, after a sync that a person has requested, or after its undo if
-// undone is true. If the person has chosen removals, the counts of automatic syncs start again.
+// countApproved counts the own files that steps create and remove, after a sync that a person has requested, or after its undo
+// if undone is true. If the person has chosen removals, the counts of automatic syncs start again.
 func (c *removalCounts) countApproved(w *caisson.Workspace, receipt *caisson.SyncReceipt, steps []gate.Step, undone bool) error {
 	asked := slices.ContainsFunc(receipt.Entries, func(e caisson.ReceiptEntry) bool { return e.Kind == caisson.ChangeRemoved })
 	return c.update(w, func(had *removalCount) bool {

@@ -51,7 +51,7 @@ const (
 type Start struct {
 	Kind    string            `json:"kind"`              // KindShell, KindExec or KindSFTP
 	Command string            `json:"command,omitempty"` // the command to run; only with KindExec
-	Env     map[string]string `json:"env,omitempty"`     // environment variables
+	Env     map[string]string `json:"env,omitempty"`     // environment variables that the client sets for the process
 	TTY     bool              `json:"tty,omitempty"`     // whether the process gets a terminal
 	Size    Size              `json:"size,omitzero"`     // size of the terminal
 }

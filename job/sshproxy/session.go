@@ -114,8 +114,8 @@ func (w *session) handle(q *ssh.Request) bool {
 	return false // other requests are refused, such as those for agent and X11 forwarding
 }
 
-// rawVariable is the environment variable by which a client requests the output of a terminal with all control sequences, some of
-// which are removed otherwise. It is not passed to the sandbox.
+// rawVariable is the environment variable by which a client requests the output of a terminal with all control sequences;
+// without it some are removed. It is not passed to the sandbox.
 const rawVariable = "CAISSON_RAW_TTY"
 
 // setEnv sets an environment variable of the process. It returns false for variables that do not concern the locale, the time

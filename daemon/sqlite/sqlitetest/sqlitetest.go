@@ -34,8 +34,8 @@ var empty = sync.OnceValues(func() ([]byte, error) {
 	return os.ReadFile(path)
 })
 
-// auditKey returns a function for Config.AuditKey: it returns the key of all databases of this package, and reports that the key
-// was just created if made is true.
+// auditKey returns a function for Config.AuditKey. It returns the key of all databases of this package; made says whether it
+// reports that the key was just created.
 func auditKey(made bool) func() (caisson.Secret, bool, error) {
 	return func() (caisson.Secret, bool, error) { return caisson.NewSecret(strings.Repeat("k", 32)), made, nil }
 }
