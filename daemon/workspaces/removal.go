@@ -224,8 +224,8 @@ func countFiles(steps []gate.Step) (made, gone, removed int64) {
 }
 
 // countAuto counts the own files that the steps of an automatic sync create and remove, before they are applied. After a crash
-// it may have counted steps that were not applied. Returns Conflict if other workspaces of the directory have removed files since
-// the review, and the removals in steps would now be too many.
+// it may have counted steps that were not applied. Returns Conflict if other workspaces of the directory have removed files
+// since the review, and the removals in steps would now be too many.
 func (c *removalCounts) countAuto(w *caisson.Workspace, steps []gate.Step) error {
 	var over error
 	err := c.update(w, func(had *removalCount) bool {
