@@ -101,10 +101,10 @@ type Manager struct {
 
 	refreshes uint64 // number of calls of Refresh; guarded by mu
 
-	// settingsMu is held while a process receives settings, so that the last settings it receives are the newest. Locked before
-	// mu.
+	// settingsMu is held while the result of Handlers.Settings is got and sent to a process, so that the last one sent is the
+	// newest. Locked before mu.
 	settingsMu sync.Mutex
-	// runsMu is held while a process receives changes of runs, so that they arrive in order. Locked before mu.
+	// runsMu is held while a process receives changes of the gateway runs, so that they arrive in order. Locked before mu.
 	runsMu sync.Mutex
 }
 
@@ -114,8 +114,8 @@ type wireState struct {
 	guest         caisson.Guest // the guest that the wire serves; guarded by Manager.mu
 	previousGuest caisson.Guest // the guest that the wire served before; guarded by Manager.mu
 
-	ctx    context.Context // ends when the wire is detached
-	cancel context.CancelFunc
+	ctx    context.Context    // ends when the wire is detached
+	cancel context.CancelFunc // cancels ctx
 
 	mu       sync.Mutex
 	link     *link            // link to the process that holds the TAP; nil if none does; guarded by mu
@@ -134,11 +134,11 @@ var _ caisson.Wires = (*Manager)(nil)
 // A Supervisor keeps a wire process running and informed; [Manager] implements it.
 type Supervisor interface {
 	Run(ctx context.Context, handlers Handlers) error
-	// Refresh sends the settings to the wire process. It must be called after they have changed.
+	// Refresh sends the wire process the settings that Handlers.Settings returns. It must be called after they have changed.
 	Refresh(ctx context.Context) error
 	// ChangeRuns sends the wire process a change of the runs on other machines.
 	ChangeRuns(ctx context.Context, change caisson.GatewayRunChange) error
-	// Forget makes the wire process return its leases of budgets that have changed.
+	// Forget makes the wire process return its leases of the budgets with these keys, whose limits have changed.
 	Forget(ctx context.Context, budgets ...string) error
 	// DropSandbox closes the connections of the ingress to a sandbox.
 	DropSandbox(ctx context.Context, id caisson.ID) error

@@ -56,38 +56,38 @@ const (
 	// maxBody is the maximum size of a body in bytes. It is limited so that the kernel need not allocate a large contiguous
 	// buffer for a packet of a unix socket.
 	maxBody      = 120 << 10
-	maxRequest   = requestHeader + maxBody
-	maxReply     = replyHeader + maxBody
-	maxErrorText = 200 // bytes of the body of a reply with statusFailed
+	maxRequest   = requestHeader + maxBody // bytes of a request
+	maxReply     = replyHeader + maxBody   // bytes of a reply
+	maxErrorText = 200                     // bytes of the body of a reply with statusFailed
 )
 
 // A request is a message from the engine.
 type request struct {
 	op   op
-	seq  uint32
+	seq  uint32     // number of the request, which its reply repeats
 	id   caisson.ID // "" for requests that concern all wires
 	body []byte
 }
 
 // A reply is a message from the wire process.
 type reply struct {
-	op     op
-	seq    uint32
+	op     op     // of the request
+	seq    uint32 // of the request
 	status status
 	body   []byte // untrusted
 }
 
-// journalBody is the body of a request of type opJournal.
+// journalBody is the body of an opJournal request, which passes a new journal to the wire process.
 type journalBody struct {
-	ID caisson.ID `json:"id"`
+	ID caisson.ID `json:"id"` // of the journal
 }
 
-// forgetBody is the body of a request of type opForget.
+// forgetBody is the body of an opForget request, which makes the wire process return its leases of budgets.
 type forgetBody struct {
-	Budgets []string `json:"budgets"`
+	Budgets []string `json:"budgets"` // keys of the budgets
 }
 
-// dropBody is the body of a request of type opDrop.
+// dropBody is the body of an opDrop request, which closes the connections of the ingress to a sandbox.
 type dropBody struct {
 	Sandbox caisson.ID `json:"sandbox"`
 }
@@ -109,12 +109,12 @@ func (o op) descriptors() (least, most int) {
 	}
 }
 
-// Stats are the traffic counters of a wire since the wire process attached it.
+// Stats are the traffic counters of a wire since the wire process attached it. Out is from the sandbox, In is to it.
 type Stats struct {
-	FramesOut  uint64 `json:"framesOut"` // frames from the sandbox
-	BytesOut   uint64 `json:"bytesOut"`
-	FramesIn   uint64 `json:"framesIn"` // frames to the sandbox
-	BytesIn    uint64 `json:"bytesIn"`
+	FramesOut  uint64 `json:"framesOut"`  // frames from the sandbox
+	BytesOut   uint64 `json:"bytesOut"`   // bytes of these frames
+	FramesIn   uint64 `json:"framesIn"`   // frames to the sandbox
+	BytesIn    uint64 `json:"bytesIn"`    // bytes of these frames
 	DroppedOut uint64 `json:"droppedOut"` // frames of the sandbox that the filter rejected
 	Flows      Flows  `json:"flows"`
 }

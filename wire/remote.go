@@ -8,7 +8,7 @@ import (
 	caisson "github.com/caisson-dev/caisson"
 )
 
-// chunkBytes bounds the runs in one message to the wire process, in bytes.
+// chunkBytes is the size of the JSON of gateway runs, in bytes, at which sendRuns ends a message.
 const chunkBytes = 1 << 20
 
 // ChangeRuns sends the wire process a change of the runs on other machines, which the result of Handlers.Runs must already
@@ -61,7 +61,7 @@ func (s *processState) serveRemote(ctx context.Context) error {
 	return nil
 }
 
-// sendRuns sends the process all runs on other machines, in messages of about chunkBytes.
+// sendRuns sends the process all gateway runs, in messages of about chunkBytes.
 func (s *processState) sendRuns(ctx context.Context) error {
 	s.m.runsMu.Lock()
 	defer s.m.runsMu.Unlock()

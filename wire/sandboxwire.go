@@ -25,11 +25,11 @@ type sandboxWire struct {
 	stack      *stack.Stack
 	flows      *flow.Forwarder
 	resolver   *dns.Resolver
-	report     *report.Recorder
-	whyHandler http.Handler    // serves http://caisson.internal
-	whySlot    chan struct{}   // holds a token while a page of whyHandler is rendered or sent
-	ctx        context.Context // ends when the wire is removed
-	cancel     context.CancelFunc
+	report     *report.Recorder   // sends decisions to the engine
+	whyHandler http.Handler       // serves http://caisson.internal
+	whySlot    chan struct{}      // holds a token while a page of whyHandler is rendered or sent
+	ctx        context.Context    // ends when the wire is removed
+	cancel     context.CancelFunc // cancels ctx
 
 	spec    atomic.Pointer[caisson.WireSpec]
 	decider atomic.Pointer[caisson.Decider] // compiled policy of spec
@@ -195,7 +195,7 @@ func waitIdle(idle <-chan struct{}, wait time.Duration) bool {
 	}
 }
 
-// closeReport sends the remaining reports and closes the recording.
+// closeReport sends the decisions that were not sent yet to the engine, and closes the recording.
 func (w *sandboxWire) closeReport() {
 	if w.report != nil {
 		w.report.Close()

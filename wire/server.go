@@ -32,7 +32,7 @@ const maxDescriptors = 65536
 // maxJournal bounds the size of the files to which the process can append, in bytes: journals and recordings.
 const maxJournal = 256 << 20
 
-// maxSettings bounds a caisson.GatewayConfig, in bytes.
+// maxSettings bounds the JSON of a caisson.GatewayConfig or caisson.GatewayRunChange, in bytes.
 const maxSettings = 8 << 20
 
 // How long the removal of a wire waits for its model calls to be written to the ledger: detachTimeout while the engine waits,
@@ -53,8 +53,8 @@ type server struct {
 	dialer   flow.Dialer
 	bufs     *sync.Pool // read buffers of the TAPs: *[maxFrame]byte
 
-	roots        *x509.CertPool                // certificates that are trusted for providers: of the system and the settings
-	rootsLoaded  bool                          // roots include those of the settings; used by serve only
+	roots        *x509.CertPool                // authorities that are trusted for providers: of the system and the settings
+	rootsLoaded  bool                          // roots has the authorities of the settings; used by serve only
 	dialSettings atomic.Pointer[flow.Settings] // settings of dialer; replaced by applySettings
 
 	mu    sync.Mutex
@@ -358,7 +358,7 @@ func (s *server) configure(w *sandboxWire, body []byte, files []*os.File) reply 
 	return reply{}
 }
 
-// applySettings applies the settings in f, a file that memoryFile has created.
+// applySettings applies the caisson.GatewayConfig in f, a file that memoryFile has created.
 func (s *server) applySettings(f *os.File) error {
 	cfg := &caisson.GatewayConfig{}
 	if err := readMemoryFile(f, cfg); err != nil {
@@ -477,7 +477,7 @@ type coalescer struct {
 	fn      func()
 }
 
-// coalesceDelay is the delay between the first event and the call.
+// coalesceDelay is the time from the first event that a coalescer gets to its call of fn.
 const coalesceDelay = 50 * time.Millisecond
 
 func newCoalescer(tell func()) *coalescer { return &coalescer{fn: tell} }

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Refresh sends the settings to the wire process. It must be called after they have changed.
+// Refresh sends the wire process the settings that Handlers.Settings returns. It must be called after they have changed.
 func (m *Manager) Refresh(ctx context.Context) error {
 	m.mu.Lock()
 	m.refreshes++
@@ -23,7 +23,8 @@ func (m *Manager) Refresh(ctx context.Context) error {
 	return m.sendSettings(ctx, l)
 }
 
-// Forget makes the wire process return its leases of budgets that have changed, so that it spends no more under the old limits.
+// Forget makes the wire process return its leases of the budgets with these keys, whose limits have changed, so that it spends
+// no more under the old limits.
 func (m *Manager) Forget(ctx context.Context, budgets ...string) error {
 	m.mu.Lock()
 	l := m.link
@@ -38,7 +39,7 @@ func (m *Manager) Forget(ctx context.Context, budgets ...string) error {
 	return r.err()
 }
 
-// sendSettings sends the settings to l's process.
+// sendSettings sends l's process the settings that Handlers.Settings returns.
 func (m *Manager) sendSettings(ctx context.Context, l *link) error {
 	m.settingsMu.Lock()
 	defer m.settingsMu.Unlock()

@@ -34,8 +34,8 @@ func newStreamLimiter() *limiter { return newLimiter(maxStreams, maxAllStreams) 
 // A stream is the wire process's end of a stream that the engine has opened.
 type stream struct {
 	*net.UnixConn
-	once sync.Once
-	done func() // ends the count of the stream in its limiter
+	once sync.Once // makes Close act only once
+	done func()    // ends the count of the stream in its limiter
 }
 
 // Close implements [net.Conn].

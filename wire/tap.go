@@ -27,7 +27,7 @@ type tap struct {
 	offload bool
 	done    sync.WaitGroup // waits for the goroutine that runs read
 
-	framesOut, bytesOut, framesIn, bytesIn, droppedOut atomic.Uint64
+	framesOut, bytesOut, framesIn, bytesIn, droppedOut atomic.Uint64 // from (Out) and to (In) the sandbox; dropped by filter
 
 	mu         sync.RWMutex
 	dispatcher stack.NetworkDispatcher // receives the frames; nil unless attached; guarded by mu

@@ -36,6 +36,7 @@ func (b *ProcessLimits) addForwarder() { b.add(1) }
 
 func (b *ProcessLimits) removeForwarder() { b.add(-1) }
 
+// add changes the number of forwarders by n.
 func (b *ProcessLimits) add(n int) {
 	if b == nil {
 		return

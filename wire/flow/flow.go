@@ -37,7 +37,7 @@ type flow struct {
 func (c *flow) decide() (caisson.Verdict, error) {
 	names := slices.Clone(c.f.cfg.Names(c.attrs.Dst.Addr()))
 	c.mu.Lock()
-	c.attrs.Names = names // a concurrent recheck reads the names
+	c.attrs.Names = names // set under the lock, because a concurrent recheck reads the names
 	c.mu.Unlock()
 	v := c.f.cfg.Decide(c.attrs)
 	if !v.Allowed {

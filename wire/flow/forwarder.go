@@ -44,8 +44,9 @@ type Forwarder struct {
 	cancel context.CancelFunc
 	work   sync.WaitGroup // flows, handshakes and queries, for which Close waits
 
-	inFlight                                            atomic.Int64 // connections being decided, dialled or accepted
-	allowed, denied, failed, limited, dropped, requests atomic.Int64 // counters that Stats returns
+	inFlight atomic.Int64 // connections being decided, dialled or accepted
+	// Numbers of flows by outcome; requests is the number of refused HTTP requests and TLS handshakes on allowed flows.
+	allowed, denied, failed, limited, dropped, requests atomic.Int64
 	bytesOut, bytesIn                                   atomic.Int64 // bytes of flows that have ended
 
 	mu     sync.Mutex

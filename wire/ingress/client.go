@@ -81,7 +81,7 @@ func (d *deadlines) write(f func()) {
 	}
 }
 
-// set sets the deadlines of an operation that writes. The caller must hold d.mu.
+// set sets the write deadline, and the read deadline if the body is unread and not being read. The caller must hold d.mu.
 func (d *deadlines) set() {
 	if d.done {
 		return
@@ -101,7 +101,7 @@ func (d *deadlines) finish() {
 	d.done = true
 }
 
-// A responder writes the answer to a client. It bounds the time that the client may take to read each part.
+// A responder writes the answer to a client. It bounds the time of each write.
 type responder struct {
 	http.ResponseWriter
 	*deadlines
@@ -167,7 +167,7 @@ func (s *clientStream) Write(p []byte) (int, error) {
 // errBodyTimeout reports that a client did not send its body.
 var errBodyTimeout = errors.New("the request's body did not arrive in time")
 
-// A clientBody is the body of a request. It bounds the time that the client may take to send each part. The transport may read it
+// A clientBody is the body of a request. It bounds the time for which each read waits for data. The transport may read it
 // after the handler has returned.
 type clientBody struct {
 	io.ReadCloser

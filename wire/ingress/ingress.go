@@ -48,10 +48,10 @@ type Config struct {
 
 // Times bound how long clients may take.
 type Times struct {
-	Header time.Duration // for the header of a request
+	Header time.Duration // for sending the header of a request
 	Idle   time.Duration // between requests
-	Body   time.Duration // for each part of a body
-	Write  time.Duration // for each part of an answer
+	Body   time.Duration // for sending the data for which a read of the request's body waits
+	Write  time.Duration // for receiving the data of one write of the answer
 }
 
 // Defaults of [Times]: how long clients may take.

@@ -13,14 +13,14 @@ const usageInterval = 2 * time.Second
 // usage reports which sandboxes are used by requests: at once when the first request of a sandbox begins, then at intervals until
 // none is in progress. Safe for concurrent use.
 type usage struct {
-	report   func(list []caisson.IngressUse) // nil: nothing is reported
+	report   func(list []caisson.IngressUse) // passes on a report; nil: nothing is reported
 	interval time.Duration                   // time between two reports
 	sending  sync.Mutex                      // held while a report is made and sent; locked before mu
 
 	mu     sync.Mutex
-	active map[caisson.ID]int   // number of requests in progress of sandboxes that were reported as active; guarded by mu
-	begun  []caisson.IngressUse // sandboxes whose first requests have begun, for reportBegun; guarded by mu
-	// soon calls reportBegun, and later calls reportAll; nil if there is nothing to report; guarded by mu
+	active map[caisson.ID]int   // requests in progress by sandbox; 0 until reported as no longer active; guarded by mu
+	begun  []caisson.IngressUse // sandboxes whose first requests have begun, not yet reported; guarded by mu
+	// soon reports the sandboxes in begun at once, later those in active after interval; nil if not scheduled; guarded by mu
 	soon, later *time.Timer
 	closed      bool // close was called; guarded by mu
 }

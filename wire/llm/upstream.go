@@ -44,7 +44,7 @@ func (c *call) forward(allow dialect.Allow) error {
 	return c.answer(ctx, resp, idle)
 }
 
-// query returns the query for the provider: that of the endpoint if the guest sent it, otherwise none.
+// query returns the query string for the provider: that of the endpoint, such as alt=sse, if the guest sent it, otherwise "".
 func (c *call) query() string {
 	if q := c.endpoint.Query; q != "" && c.r.URL.RawQuery == q {
 		return q

@@ -27,6 +27,7 @@ const (
 	noSchema    = `{"type":"object","properties":{},"additionalProperties":false}`
 )
 
+// toolSpecs are the tools that the Model Context Protocol server offers to agents in sandboxes.
 var toolSpecs = []toolSpec{
 	{"list_agents", "List the agents that can be given tasks.", json.RawMessage(noSchema)},
 	{"run_agent", "Give a task to another agent and wait for its answer. The agent works in a sandbox of its own and does not see your files.", json.RawMessage(startSchema)},

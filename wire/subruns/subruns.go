@@ -30,7 +30,7 @@ const (
 // A Call sends a request to the engine on behalf of the guest in ctx. name is "agents", "start", "run" or "cancel".
 type Call = func(ctx context.Context, name string, in json.RawMessage) (json.RawMessage, error)
 
-// Handler returns the HTTP handler of the virtual host. The context of each request must hold a [caisson.Guest].
+// Handler returns the handler for the host tools.caisson.internal. The context of each request must hold a [caisson.Guest].
 func Handler(call Call) http.Handler {
 	return &handler{call: call, limiters: limiters{all: map[caisson.ID]*limiter{}}, pending: pending{all: map[pendingKey][]*pendingRequest{}}}
 }

@@ -84,8 +84,8 @@ func betas(values []string) string {
 	return strings.Join(names, ",")
 }
 
-// FinalStatus implements [dialect.Dialect]. The status is 403: after a 400 Claude Code retries the call in other forms, and after
-// a 401 it retries the call unchanged.
+// FinalStatus returns 403, the status of errors that clients do not retry: after a 400 Claude Code retries the call in other
+// forms, and after a 401 it retries the call unchanged.
 func (Dialect) FinalStatus() int { return http.StatusForbidden }
 
 // Error implements [dialect.Dialect].

@@ -23,7 +23,7 @@ var blockFields = map[string][]string{
 	"container_upload":  {"type", "file_id", "cache_control"},
 }
 
-// providerBlocks lists the types of blocks that contain calls and results of the provider's tools.
+// providerBlocks lists the types of blocks that contain calls and results of tools that the provider runs.
 var providerBlocks = []string{
 	"server_tool_use", "web_search_tool_result", "web_fetch_tool_result", "code_execution_tool_result", "bash_code_execution_tool_result",
 	"text_editor_code_execution_tool_result", "tool_search_tool_result", "mcp_tool_use", "mcp_tool_result", "advisor_tool_result",
@@ -87,7 +87,7 @@ func (c *checker) blockField(typ, name string, v strictjson.Value) error {
 	return nil
 }
 
-// providerBlock checks a block with a call or a result of the provider's tools, and refuses blocks of other types.
+// providerBlock checks a block with a call or a result of a tool that the provider runs, and refuses blocks of other types.
 func (c *checker) providerBlock(typ string, v strictjson.Value) error {
 	for _, t := range providerBlocks {
 		if t != typ {

@@ -10,7 +10,7 @@ import (
 	"github.com/caisson-dev/caisson/wire/llm/internal/strictjson"
 )
 
-// maxEvent is the maximum number of bytes of an event that the meter keeps. Only results of the provider's tools are longer.
+// maxEvent is the number of bytes of an event that the meter keeps. Only results of tools that the provider runs are longer.
 const maxEvent = 1 << 20
 
 // maxIDs is the maximum number of ids of state at the provider that are kept for an answer.
@@ -111,8 +111,8 @@ func (m *meter) event(e sse.Event) {
 	}
 }
 
-// text adds the bytes of a content block or delta to outputBytes. The signature of thinking counts too, because it contains the
-// thinking that is not shown.
+// text adds the bytes of a content block or delta to outputBytes, and records the ids of files in it. The signature of thinking
+// counts too, because it contains the thinking that is not shown.
 func (m *meter) text(v strictjson.Value) {
 	for name, x := range v.Members() {
 		switch string(name) {
@@ -130,7 +130,7 @@ func (m *meter) text(v strictjson.Value) {
 	}
 }
 
-// fileIDs records the ids of files that a tool of the provider has created.
+// fileIDs records the ids of files that a tool run by the provider has created. depth is the nesting depth of v.
 func (m *meter) fileIDs(v strictjson.Value, depth int) {
 	if depth > maxDepth || !bytes.Contains(v, []byte(`"file_id"`)) {
 		return
@@ -146,6 +146,7 @@ func (m *meter) fileIDs(v strictjson.Value, depth int) {
 	}
 }
 
+// addID records v, the id of a file or container at the provider.
 func (m *meter) addID(v strictjson.Value) {
 	if id, ok := v.Text(); ok && id != "" && len(id) <= 256 && len(m.ids) < maxIDs {
 		m.ids = append(m.ids, id)

@@ -168,6 +168,8 @@ func (r *request) Stream() bool              { return r.stream }
 func (r *request) Input() (int64, bool)      { return r.tokens, r.bounded }
 func (r *request) Images() (n, tokens int64) { return r.images, r.images * perImage }
 func (r *request) ServerIDs() []string       { return r.ids }
+
+// Output returns max_tokens, 0 if missing, and the least value of it that the API accepts.
 func (r *request) Output() (int64, int64) {
 	switch {
 	case r.countTokens:

@@ -56,7 +56,7 @@ func (c *checker) tool(v strictjson.Value) error {
 	return strictjson.InField(c.cacheControl(v.Get("cache_control")), "cache_control")
 }
 
-// callers checks allowed_callers of a tool: "direct" means the model itself, other callers are tools of the provider.
+// callers checks allowed_callers of a tool: "direct" means the model itself, other callers are tools that the provider runs.
 func (c *checker) callers(v strictjson.Value) error {
 	if v == nil || v.IsNull() {
 		return nil

@@ -69,7 +69,7 @@ func (Dialect) Header(_ http.Header, key caisson.Secret, _ dialect.Allow) http.H
 	return h
 }
 
-// FinalStatus implements [dialect.Dialect].
+// FinalStatus returns 403, the status of errors that clients do not retry.
 func (Dialect) FinalStatus() int { return http.StatusForbidden }
 
 // Error implements [dialect.Dialect].

@@ -67,7 +67,7 @@ func (c *checker) part(v strictjson.Value) error {
 	})
 }
 
-// providerPart checks that the guest may send parts that the provider's tools have written.
+// providerPart checks that the guest may send parts that come from tools that the provider runs.
 func (c *checker) providerPart() error {
 	if !c.allow.ProviderTools {
 		return refuseGrant("results of tools that the provider runs", caisson.GrantProviderTools)

@@ -146,6 +146,7 @@ func (r *request) Input() (int64, bool)      { return r.tokens, r.bounded }
 func (r *request) Images() (n, tokens int64) { return r.images, r.imageTokens }
 func (r *request) ServerIDs() []string       { return r.ids }
 
+// Output returns maxOutputTokens, 0 if missing, and the least value of it that the API accepts.
 func (r *request) Output() (int64, int64) {
 	if r.countTokens {
 		return 0, 0

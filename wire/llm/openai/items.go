@@ -34,7 +34,7 @@ var (
 	}
 )
 
-// namespaceFields are the fields of a group of tools that the client runs.
+// namespaceFields are the fields of a namespace: a group of tools that the client runs.
 var namespaceFields = map[string]rule{"type": copyScalar, "name": copyScalar, "description": copyScalar, "tools": checkNamespace}
 
 // functionFields are the fields of tools of the types function and custom.
@@ -42,11 +42,13 @@ var functionFields = map[string]rule{
 	"name": copyScalar, "description": copyScalar, "parameters": copyRaw, "strict": copyScalar, "format": copyRaw, "cache_control": checkCacheControl,
 }
 
+// checkFunction copies the definition of a tool of type function or custom.
 func checkFunction(p *parser, v value) error {
 	p.extraTokens += v.Growth()
 	return p.object(v, functionFields)
 }
 
+// checkFunctions copies the field functions of a chat, which is the older form of its tools.
 func checkFunctions(p *parser, v value) error {
 	return p.list(v, checkFunction)
 }
@@ -127,8 +129,8 @@ func checkTool(p *parser, v value) error {
 	return strictjson.Refuse("type", "tools of type %.40q are run by the provider or not known here; use functions, or ask for the grant provider-tools", kind)
 }
 
-// checkNamespace copies the tools of a group. Only functions of the client are allowed, because tools of the provider would
-// otherwise be forwarded without a check of their type.
+// checkNamespace copies the tools of a namespace. Only functions of the client are allowed, because tools that the provider
+// runs would otherwise be forwarded without a check of their type.
 func checkNamespace(p *parser, v value) error {
 	return p.list(v, func(p *parser, x value) error {
 		p.extraTokens += toolOverhead
@@ -139,7 +141,7 @@ func checkNamespace(p *parser, v value) error {
 	})
 }
 
-// copyProviderTool copies the definition of a tool of the provider, or an item of its use, and checks and records the ids in it.
+// copyProviderTool copies a definition, call or result of a tool that the provider runs, and checks the ids and URLs in it.
 func (p *parser) copyProviderTool(v value) error {
 	if err := p.checkReferences(v, maxNesting); err != nil {
 		return err
@@ -175,7 +177,7 @@ func (p *parser) checkReferences(v value, levels int) error {
 	return nil
 }
 
-// checkReference checks one value without copying it.
+// checkReference checks v, the value of the field name: ids of state at the provider, or a URL. It copies nothing.
 func (p *parser) checkReference(name string, v value) error {
 	check := p.serverID
 	switch name {

@@ -26,7 +26,7 @@ func (Dialect) Meter(e dialect.Endpoint, stream bool) dialect.Meter {
 	return &plainMeter{api: e.API, scan: jsonscan.New("usage", "id", "output")}
 }
 
-// plainMeter reads an answer that is one JSON value.
+// plainMeter implements [dialect.Meter] for an answer that is one JSON value.
 type plainMeter struct {
 	api  string
 	scan *jsonscan.Scanner
@@ -37,13 +37,14 @@ func (m *plainMeter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// Usage returns the reported usage, and true if that is final.
 func (m *plainMeter) Usage() (caisson.TokenCount, bool) {
 	t, ok := usage(m.scan.Get(0))
 	return t, ok && m.scan.Done()
 }
 
 func (m *plainMeter) OutputBytes() int64 { return m.scan.StringBytes() }
-func (m *plainMeter) Done() bool         { return m.scan.Done() }
+func (m *plainMeter) Done() bool         { return m.scan.Done() } // the whole value was read
 
 func (m *plainMeter) IDs() []string {
 	if m.api != responses || !m.scan.Done() {
@@ -61,7 +62,7 @@ func (m *plainMeter) IDs() []string {
 	return ids
 }
 
-// streamMeter reads an answer that is a stream of events.
+// streamMeter implements [dialect.Meter] for an answer that is a stream of events.
 type streamMeter struct {
 	api         string
 	events      sse.Splitter
@@ -78,6 +79,7 @@ func (m *streamMeter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// Usage returns the usage reported so far, and true if that is final.
 func (m *streamMeter) Usage() (caisson.TokenCount, bool) {
 	return m.tokens, m.hasUsage && (m.usageOnly || m.done)
 }
@@ -97,7 +99,7 @@ func (m *streamMeter) event(e sse.Event) {
 	}
 }
 
-// chunk reads a chunk of a chat. Some providers report the usage in every chunk; then the last report counts.
+// chunk reads an event of a chat completion. Some providers report the usage in every chunk; then the last report counts.
 func (m *streamMeter) chunk(v strictjson.Value) {
 	empty := true
 	for name, x := range v.Members() {
@@ -133,7 +135,7 @@ func textBytes(v strictjson.Value, levels int) (n int64) {
 	return n
 }
 
-// response reads an event of a response.
+// response reads an event of an answer of the responses API.
 func (m *streamMeter) response(v strictjson.Value) {
 	switch kind := string(v.Get("type").Bytes()); kind {
 	case "response.created":

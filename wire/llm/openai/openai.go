@@ -78,7 +78,7 @@ func (Dialect) Header(guest http.Header, key caisson.Secret, allow dialect.Allow
 	return h
 }
 
-// FinalStatus implements [dialect.Dialect]. Codex retries after all errors but a 400, including 401 and 403.
+// FinalStatus returns 400, the status of errors that clients do not retry: Codex retries all others, including 401 and 403.
 func (Dialect) FinalStatus() int { return http.StatusBadRequest }
 
 // Error writes {"error": {"message", "type", "param", "code"}}.

@@ -83,6 +83,7 @@ func (r *request) Input() (int64, bool)      { return r.inputBound, r.bounded }
 func (r *request) Images() (n, tokens int64) { return r.images, r.images * imageTokens }
 func (r *request) ServerIDs() []string       { return r.ids }
 
+// Output returns the requested output limit, 0 if there is none, and the least limit that the provider accepts, in tokens.
 func (r *request) Output() (want, least int64) {
 	switch r.api {
 	case embeddings:

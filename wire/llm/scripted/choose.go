@@ -53,7 +53,7 @@ func (c *conversation) last() round {
 // matchPrefix returns the part of s that conditions are matched against.
 func matchPrefix(s string) string { return s[:min(len(s), maxMatch)] }
 
-// matches reports whether the conditions of t hold, except those on results.
+// matches reports whether the conditions of t hold, except those on results, and c offers the tools that t calls.
 func (t *turn) matches(c *conversation) bool {
 	w := t.When
 	prefix, open := strings.CutSuffix(w.Model, "*")

@@ -32,13 +32,13 @@ const (
 
 // script is a script as its YAML document has it; the package comment describes its fields.
 type script struct {
-	Models     []string       `yaml:"models"`
-	Key        caisson.Secret `yaml:"key"`
-	Chunk      int            `yaml:"chunk"` // bytes of text in a piece of a stream
-	Delay      delay          `yaml:"delay"`
-	Dimensions int            `yaml:"dimensions"`
-	Turns      []turn         `yaml:"turns"`
-	Fallback   *turn          `yaml:"fallback"` // answers if no turn matches
+	Models     []string       `yaml:"models"`     // models that are served; if empty, any model
+	Key        caisson.Secret `yaml:"key"`        // API key that requests must have; if empty, none
+	Chunk      int            `yaml:"chunk"`      // bytes of text in a piece of a stream, unless the turn sets it
+	Delay      delay          `yaml:"delay"`      // of answers, unless their turn sets it
+	Dimensions int            `yaml:"dimensions"` // numbers in an embedding, unless the request sets it
+	Turns      []turn         `yaml:"turns"`      // the first one that matches a request answers it
+	Fallback   *turn          `yaml:"fallback"`   // answers if no turn matches
 }
 
 // turn is one answer and its conditions; the package comment describes its fields.
@@ -48,23 +48,23 @@ type turn struct {
 	Times  int        `yaml:"times"`  // maximum number of answers with the turn; 0: no limit
 	Repeat bool       `yaml:"repeat"` // the turn may answer again after the result of a tool
 
-	Text   string          `yaml:"text"`
-	Calls  []toolCall      `yaml:"calls"`
+	Text   string          `yaml:"text"`   // text of the answer, with placeholders
+	Calls  []toolCall      `yaml:"calls"`  // calls of tools that the answer contains
 	Finish string          `yaml:"finish"` // reason for the end of the answer; "": derived from the answer
-	Tokens *reportedTokens `yaml:"tokens"`
+	Tokens *reportedTokens `yaml:"tokens"` // usage that the answer reports; nil: estimated from the texts
 	Silent bool            `yaml:"silent"` // the answer does not report its usage
-	Delay  *delay          `yaml:"delay"`
-	Chunk  int             `yaml:"chunk"` // bytes of text in a piece of a stream
-	Break  *breakOff       `yaml:"break"` // how the answer breaks off; nil: it is complete
-	Error  *failure        `yaml:"error"` // error to send in place of an answer
+	Delay  *delay          `yaml:"delay"`  // nil: that of the script
+	Chunk  int             `yaml:"chunk"`  // bytes of text in a piece of a stream; 0: that of the script
+	Break  *breakOff       `yaml:"break"`  // how the answer breaks off; nil: it is complete
+	Error  *failure        `yaml:"error"`  // error to send in place of an answer
 
 	pattern, result *regexp.Regexp // compiled patterns of When; nil if there are none
 }
 
 // conditions are the conditions of a turn on the request; all that are set must be met. The package comment describes them.
 type conditions struct {
-	API           string `yaml:"api"`
-	Model         string `yaml:"model"`
+	API           string `yaml:"api"`           // apiChat, apiResponses, apiMessages or apiGenerate
+	Model         string `yaml:"model"`         // requested model; a prefix of it if it ends in "*"
 	Last          string `yaml:"last"`          // part of the last message of the user
 	Pattern       string `yaml:"pattern"`       // regular expression for the last message of the user
 	Tool          string `yaml:"tool"`          // tool whose result the request ends with
@@ -75,15 +75,15 @@ type conditions struct {
 // A toolCall is a call of a tool in an answer.
 type toolCall struct {
 	Name      string `yaml:"name"`
-	Arguments string `yaml:"arguments"`
+	Arguments string `yaml:"arguments"` // JSON
 }
 
 // reportedTokens is the reported usage; nil values are derived from the text.
 type reportedTokens struct {
 	Input      *int64 `yaml:"input"`
 	Output     *int64 `yaml:"output"`
-	CacheRead  int64  `yaml:"cacheRead"`
-	CacheWrite int64  `yaml:"cacheWrite"`
+	CacheRead  int64  `yaml:"cacheRead"`  // input tokens read from the cache
+	CacheWrite int64  `yaml:"cacheWrite"` // input tokens written to the cache
 }
 
 // A delay is the time before the first byte of an answer, and the time between the pieces of a stream.
@@ -107,8 +107,8 @@ type breakOff struct {
 
 // A failure is an error in place of an answer.
 type failure struct {
-	Status     int    `yaml:"status"` // HTTP status
-	Message    string `yaml:"message"`
+	Status     int    `yaml:"status"`     // HTTP status
+	Message    string `yaml:"message"`    // text of the error
 	Body       string `yaml:"body"`       // sent in place of an error in the API's format
 	RetryAfter int    `yaml:"retryAfter"` // seconds for the header Retry-After; 0: no header
 }
