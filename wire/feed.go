@@ -59,9 +59,9 @@ type toolBody struct {
 
 // A feedAnswer is the engine's answer to the request with the number N.
 type feedAnswer struct {
-	N      uint64          `json:"n"`             // number of the request
-	Out    json.RawMessage `json:"out,omitempty"` // result of a tool call
-	Lease  caisson.Lease   `json:"lease,omitzero"`
+	N      uint64          `json:"n"`                // number of the request
+	Out    json.RawMessage `json:"out,omitempty"`    // result of a tool call
+	Lease  caisson.Lease   `json:"lease,omitzero"`   // the lease that was granted
 	Stream bool            `json:"stream,omitempty"` // the descriptor of a stream or connection is attached
 	Kind   caisson.Kind    `json:"kind,omitempty"`   // kind of the error; "" for success
 	Error  string          `json:"error,omitempty"`  // text of the error
@@ -78,7 +78,7 @@ type feed struct {
 
 	mu         sync.Mutex
 	lastNumber uint64                     // number of the latest request; guarded by mu
-	waiting    map[uint64]chan feedAnswer // by number of the request; guarded by mu; nil once the connection has ended
+	waiting    map[uint64]chan feedAnswer // receivers of answers by request number; guarded by mu; nil once the connection has ended
 }
 
 func newFeed(conn *net.UnixConn) *feed {

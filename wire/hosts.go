@@ -36,12 +36,12 @@ const (
 
 // virtualHosts serves HTTP at the address of a wire's gateway, for all wires.
 type virtualHosts struct {
-	handlers  map[string]http.Handler // by the part of the host name before "."+Domain
+	handlers  map[string]http.Handler // handlers by the part of the host name before "."+Domain
 	server    *http.Server
 	flows     *flow.ProcessLimits // limits of the flows of all wires
-	conns     chan net.Conn       // serve sends connections to Accept
+	conns     chan net.Conn       // connections that serve passes to Accept
 	done      chan struct{}       // closed by Close
-	closeOnce sync.Once           // for closing done
+	closeOnce sync.Once           // makes done be closed only once
 
 	renderings chan struct{} // limits concurrent renderings of the page /why, which lists refusals
 }

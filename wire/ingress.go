@@ -126,7 +126,7 @@ const (
 // An accessLog sends log entries of requests to routes to the engine, in batches. Entries that do not fit into a batch are
 // dropped. Safe for concurrent use.
 type accessLog struct {
-	send func(list []routeRequest)
+	send func(list []routeRequest) // sends a batch to the engine
 
 	mu    sync.Mutex
 	list  []routeRequest // entries that were not sent yet; guarded by mu

@@ -22,8 +22,8 @@ const (
 const queueLen = 128
 
 const (
-	ethernetHeader = 14
-	maxFrame       = ethernetHeader + MTU
+	ethernetHeader = 14                   // bytes of the header of a frame
+	maxFrame       = ethernetHeader + MTU // bytes of the largest frame
 )
 
 // The link addresses of the sandbox and of its wire's gateway: locally administered, unicast.

@@ -91,7 +91,7 @@ type Manager struct {
 	log      *slog.Logger
 
 	mu          sync.Mutex
-	wires       map[caisson.ID]*wireState           // guarded by mu
+	wires       map[caisson.ID]*wireState           // by sandbox; guarded by mu
 	detached    *lru.Map[caisson.ID, caisson.Guest] // guests of detached wires; guarded by mu
 	streams     *streams                            // counts the streams whose job at the other end is running
 	link        *link                               // link to the current wire process; nil while there is none; guarded by mu

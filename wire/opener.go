@@ -20,7 +20,7 @@ const streamWait = 10 * time.Second
 
 // streams limits the number of connections from sandboxes to running git jobs, for all wire processes. Safe for concurrent use.
 type streams struct {
-	limiter *limiter
+	limiter *limiter // counts the open streams
 
 	mu    sync.Mutex
 	ended chan struct{} // closed when a stream ends; guarded by mu

@@ -31,8 +31,8 @@ type sandboxWire struct {
 	ctx        context.Context    // ends when the wire is removed
 	cancel     context.CancelFunc // cancels ctx
 
-	spec    atomic.Pointer[caisson.WireSpec]
-	decider atomic.Pointer[caisson.Decider] // compiled policy of spec
+	spec    atomic.Pointer[caisson.WireSpec] // the current spec
+	decider atomic.Pointer[caisson.Decider]  // compiled policy of spec
 
 	mu      sync.Mutex
 	record  *recording           // records model calls; nil: they are not recorded; guarded by mu
@@ -154,6 +154,7 @@ func (w *sandboxWire) beginRequest() bool {
 	return true
 }
 
+// endRequest ends a request that beginRequest has begun.
 func (w *sandboxWire) endRequest() { w.active.Done() }
 
 // stop closes the TAP and waits for model calls in progress to be written to the ledger: for up to wait, and then in the

@@ -44,6 +44,7 @@ func (u *limiter) acquire(id caisson.ID) bool {
 	return true
 }
 
+// release ends an operation that acquire has counted.
 func (u *limiter) release(id caisson.ID) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -23,9 +23,9 @@ const (
 
 // A reply is the content of an answer. The zero reply means that the name exists and has no such records.
 type reply struct {
-	rcode int
-	addrs []netip.Addr // addresses of the requested type
-	ttl   time.Duration
+	rcode int           // response code, such as NXDOMAIN
+	addrs []netip.Addr  // addresses of the requested type
+	ttl   time.Duration // time to live of addrs
 	// code and text are an extended error for guests whose query accepts one; there is none if code is noExtendedError.
 	code int
 	text string // the text of the extended error
@@ -132,7 +132,7 @@ func pack(q *dns.Msg, a reply, tcp bool) []byte {
 	}
 	m.Truncate(size)
 	b, err := m.Pack()
-	if err != nil { // the question cannot be encoded again
+	if err != nil { // the question cannot be encoded again, so the answer is an error without it
 		m = &dns.Msg{MsgHdr: dns.MsgHdr{Id: q.Id, Response: true, Opcode: q.Opcode, Rcode: dns.RcodeFormatError}}
 		b, _ = m.Pack() // encoding a header alone cannot fail
 	}
@@ -261,7 +261,7 @@ func failureText(err error) string {
 	return truncate(caisson.MessageOf(err), maxText)
 }
 
-// blocked returns a reply with the extended error "blocked", whose text is the result of explain for v and name, which may be "".
+// blocked returns a reply with the extended error "blocked", whose text has v's reason and, unless name is "", also name.
 func (r *Resolver) blocked(rcode int, v caisson.Verdict, name string) reply {
 	return reply{rcode: rcode, code: int(dns.ExtendedErrorCodeBlocked), text: r.explain(v, name)}
 }
@@ -270,12 +270,12 @@ const (
 	// maxText bounds the text of an extended error, in bytes. It leaves room for the longest name in an answer of 512 bytes:
 	// header 12, question 259, OPT record 17.
 	maxText    = 512 - 12 - 259 - 17
-	maxReason  = 120 // bytes of a reason in an explanation
-	maxSandbox = 40  // bytes of the id of a sandbox
+	maxReason  = 120 // bytes of the reason in the text
+	maxSandbox = 40  // bytes of the sandbox's id in the text
 )
 
-// explain returns v's reason, and a command that shows the operator more, with name as its argument if name is not "" and there
-// is room.
+// explain returns the text of an extended error: v's reason, and a command that shows the operator more, with name as its
+// argument if name is not "" and there is room.
 func (r *Resolver) explain(v caisson.Verdict, name string) string {
 	why := truncate(v.Reason, maxReason) + "; the operator can see more with: caisson policy explain " + r.c.Sandbox
 	if name != "" && len(why)+1+len(name) <= maxText {

@@ -211,8 +211,8 @@ func followAliases(m *dns.Msg, q question) (Answer, error) {
 	return Answer{}, fmt.Errorf("more than %d aliases in a row", maxChain)
 }
 
-// answerFrom returns the answer m, whose addresses are in the records rrs. ttl is the lowest time to live in the chain of aliases
-// that leads to rrs.
+// answerFrom returns the result of the lookup that the message m answers: the addresses in the records rrs. ttl is the lowest
+// time to live in the chain of aliases that leads to rrs.
 func answerFrom(m *dns.Msg, rrs []dns.RR, ttl time.Duration) Answer {
 	a := Answer{Exists: m.Rcode == dns.RcodeSuccess}
 	if a.Exists {

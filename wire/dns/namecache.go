@@ -20,13 +20,13 @@ type nameCache struct {
 	now func() time.Time
 
 	mu    sync.Mutex
-	addrs *lru.Map[netip.Addr, []nameEntry] // the slices are replaced, never modified; guarded by mu
+	addrs *lru.Map[netip.Addr, []nameEntry] // names by address, latest first; the slices are never modified; guarded by mu
 }
 
 // A nameEntry is a name for which an address was returned.
 type nameEntry struct {
 	name    string
-	expires time.Time
+	expires time.Time // when the entry is no longer used
 }
 
 func newNameCache(now func() time.Time) *nameCache {

@@ -70,8 +70,8 @@ type Answer struct {
 // A cachedAnswer is an entry of the cache.
 type cachedAnswer struct {
 	answer  Answer
-	err     error
-	expires time.Time
+	err     error     // why the lookup failed; nil if it did not
+	expires time.Time // when the entry is no longer used
 }
 
 // A flight is a lookup in progress, which concurrent callers share.
@@ -118,7 +118,7 @@ func (u *Upstream) Busy() bool {
 	return u.active > maxFlights/2
 }
 
-// lookup returns the addresses of name. If it must query servers and the number of lookups has reached most: Exhausted.
+// lookup returns the addresses of name. It returns Exhausted if it must query servers and most lookups are in progress already.
 func (u *Upstream) lookup(ctx context.Context, name string, t Type, most int) (Answer, error) {
 	if !validName(name) || (t != A && t != AAAA) {
 		return Answer{}, caisson.Invalidf("name", "%.80q is not a host name", name)

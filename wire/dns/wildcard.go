@@ -14,7 +14,7 @@ import (
 
 const (
 	maxKnownNames = 1024 // capacity of wildcards.known: a repeated lookup of one of these names discloses nothing new
-	maxKnownZones = 256  // capacity of wildcards.zones
+	maxKnownZones = 256  // capacity of wildcards.zones: zones whose rates of new names are limited
 )
 
 // wildcards limits the data that a guest can send in the part of a name that it chooses. Safe for concurrent use.

@@ -41,7 +41,7 @@ func (p *Policy) DecideName(name string) (v caisson.Verdict, wildcard string) {
 	return v, p.wildcard(rule, name)
 }
 
-// DecideAddress implements [caisson.Decider].
+// DecideAddress implements [caisson.Decider]. It allows an address if rules allow at least one protocol and port of it.
 func (p *Policy) DecideAddress(name string, addr netip.Addr) caisson.Verdict {
 	addr = addr.Unmap().WithZone("")
 	if !addr.IsValid() {

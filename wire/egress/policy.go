@@ -47,8 +47,8 @@ const (
 
 // A Policy is a compiled [caisson.Policy]. It is immutable and safe for concurrent use.
 type Policy struct {
-	rules  []rule
-	source caisson.Policy // with hosts in normal form
+	rules  []rule         // in the order of the policy
+	source caisson.Policy // what the rules were compiled from, with hosts in normal form
 
 	// exact, suffixes and any hold the rules about names. exact has those about one name, by that name.
 	exact    map[string]set
@@ -63,7 +63,7 @@ var _ caisson.Decider = (*Policy)(nil)
 
 // rule is one compiled rule.
 type rule struct {
-	allow    bool
+	allow    bool         // the rule allows; false: it denies
 	prefix   netip.Prefix // the zero Prefix for a rule about names
 	ports    portSet
 	protocol [protocols]bool // whether the rule applies to the protocol with that index

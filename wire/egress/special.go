@@ -10,7 +10,7 @@ import (
 type block struct {
 	netip.Prefix
 	what   string // what the addresses are, for messages
-	reason string // Verdict.Reason if no rule decides
+	reason string // Verdict.Reason for an address in the range if no rule decides
 }
 
 func newBlock(prefix, what string) block {

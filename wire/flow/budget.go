@@ -46,7 +46,7 @@ func (b *ProcessLimits) add(n int) {
 	b.forwarders += n
 }
 
-// acquireFlow counts a new flow of a forwarder, which already has as many flows as has. It returns false if it may have no more.
+// acquireFlow counts a new flow of a forwarder. has is how many it already has; false means that it may have no more.
 func (b *ProcessLimits) acquireFlow(has int) bool {
 	if b == nil {
 		return true

@@ -114,7 +114,7 @@ func (c *Config) check() error {
 
 // Stats are the counters of a [Forwarder].
 type Stats struct {
-	InFlight int   // connections being decided, dialled or accepted, current
+	InFlight int   // connections that are being decided, dialled or accepted
 	TCP      int   // current connections, including those in flight
 	UDP      int   // current datagram flows
 	Allowed  int64 // flows that the policy allowed

@@ -15,14 +15,14 @@ import (
 // A flow is one connection or exchange of datagrams, from the sandbox's first packet until all its state is removed.
 type flow struct {
 	f         *Forwarder
-	attrs     caisson.Flow // protocol, destination, and its names when the flow began; decide sets the names, with mu held
-	start     time.Time    // when the flow began
-	toGateway bool         // the destination is a service at an address of the wire's gateway
-	wide      bool         // the flow has large buffers
-	ctx       context.Context
-	cancel    context.CancelFunc
+	attrs     caisson.Flow       // protocol, destination, and its names when the flow began; decide sets the names, with mu held
+	start     time.Time          // when the flow began
+	toGateway bool               // the destination is a service at an address of the wire's gateway
+	wide      bool               // the flow has large buffers
+	ctx       context.Context    // ends with the flow
+	cancel    context.CancelFunc // cancels ctx
 
-	out, in atomic.Int64 // bytes from and to the sandbox
+	out, in atomic.Int64 // bytes from (out) and to (in) the sandbox
 
 	mu        sync.Mutex
 	hostOwned bool            // the destination is an address of the host; guarded by mu

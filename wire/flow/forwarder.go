@@ -40,9 +40,9 @@ type Forwarder struct {
 	queries chan struct{}  // has an element for each query of a LocalUDP service in progress
 	syns    *tcp.Forwarder // calls connect for each SYN
 
-	ctx    context.Context
-	cancel context.CancelFunc
-	work   sync.WaitGroup // flows, handshakes and queries, for which Close waits
+	ctx    context.Context    // ends when Close is called
+	cancel context.CancelFunc // cancels ctx
+	work   sync.WaitGroup     // flows, handshakes and queries, for which Close waits
 
 	inFlight atomic.Int64 // connections being decided, dialled or accepted
 	// Numbers of flows by outcome; requests is the number of refused HTTP requests and TLS handshakes on allowed flows.
@@ -51,7 +51,7 @@ type Forwarder struct {
 
 	mu     sync.Mutex
 	closed bool               // Close was called; guarded by mu
-	flows  map[*flow]struct{} // guarded by mu
+	flows  map[*flow]struct{} // all flows; guarded by mu
 	tcp    int                // number of TCP flows; guarded by mu
 	udp    int                // number of UDP flows; guarded by mu
 	wide   int                // number of flows with large buffers; guarded by mu

@@ -25,7 +25,7 @@ type guestConn struct {
 
 	hup       waiter.Entry  // closes ended on waiter.EventHUp
 	ended     chan struct{} // closed when the endpoint has ended, normally or with an error
-	endOnce   sync.Once     // for closing ended
+	endOnce   sync.Once     // makes ended be closed only once
 	closed    chan struct{} // closed by Close
 	closeOnce sync.Once     // makes Close act only once
 

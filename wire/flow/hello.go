@@ -17,7 +17,7 @@ const (
 	protoTLS
 	protoHTTP
 	protoOther  // neither TLS nor HTTP
-	protoDenied // malformed, or not allowed on this port; see sniffer.reason
+	protoDenied // malformed, or not allowed on this port; sniffer.reason tells why
 )
 
 // A sniffer detects the protocol of a connection from its first bytes. Its cost is linear in their number, even in small pieces.

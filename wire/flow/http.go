@@ -28,10 +28,10 @@ var errUpstreamGone = errors.New("the connection to the destination has ended")
 // parses and writes whole requests with net/http and never copies bytes, so no request can be hidden in another.
 type proxy struct {
 	c    *flow
-	g    *guestConn   // the sandbox's connection
-	up   *net.TCPConn // connection to the destination
-	dst  string       // the destination's address and port
-	http httputil.ReverseProxy
+	g    *guestConn            // the sandbox's connection
+	up   *net.TCPConn          // connection to the destination
+	dst  string                // the destination's address and port
+	http httputil.ReverseProxy // forwards requests whose host is allowed
 
 	responseHeader http.Header // header of the current answer; requests are served one at a time
 

@@ -21,9 +21,9 @@ type streamRelay struct {
 	up   *net.TCPConn    // connection to the destination
 	conn syscall.RawConn // raw connection of up
 
-	workers sync.WaitGroup
-	out     chan struct{} // closed when the sandbox's direction has ended
-	in      chan struct{} // closed when the destination's direction has ended
+	workers sync.WaitGroup // the goroutines of both directions
+	out     chan struct{}  // closed when the direction from the sandbox has ended
+	in      chan struct{}  // closed when the direction to the sandbox has ended
 }
 
 func newStreamRelay(c *flow, g *guestConn, up *net.TCPConn) (*streamRelay, error) {

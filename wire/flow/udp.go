@@ -104,7 +104,7 @@ type datagramRelay struct {
 
 	last    atomic.Int64 // time of the last datagram, in nanoseconds since 1970
 	packets atomic.Int64 // datagrams in both directions
-	once    sync.Once    // for close
+	once    sync.Once    // makes close act only once
 }
 
 func (e *datagramRelay) close() {

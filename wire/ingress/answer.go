@@ -38,7 +38,7 @@ var (
 // same port, and has the same host, path and authentication.
 func (t *table) permits(c *call) bool {
 	if c.route.id == "" {
-		return true // a call without a route has a token, which the daemon verifies
+		return true // a host PORT-SANDBOX.DOMAIN has no entry; the daemon verifies the token of the call
 	}
 	now := t.routes[c.route.id]
 	if now == nil {

@@ -154,15 +154,15 @@ func (g *Ingress) Close() error {
 
 // A call is a request in progress.
 type call struct {
-	route  *route
-	dial   caisson.IngressDial // request for a connection to the sandbox
-	client netip.Addr          // address of the client
-	secure bool                // the request came over TLS
-	query  string              // query of the request, without tokens of signed URLs
-	until  time.Time           // when the token of the call expires; zero: never
-	cancel context.CancelCauseFunc
-	idle   *time.Timer // ends the call when there is no traffic
-	ended  atomic.Bool // the request has been answered
+	route  *route                  // nil until the route is found
+	dial   caisson.IngressDial     // request for a connection to the sandbox
+	client netip.Addr              // address of the client
+	secure bool                    // the request came over TLS
+	query  string                  // query of the request, without tokens of signed URLs
+	until  time.Time               // when the token of the call expires; zero: never
+	cancel context.CancelCauseFunc // ends the call
+	idle   *time.Timer             // ends the call when there is no traffic
+	ended  atomic.Bool             // the request has been answered
 }
 
 // callKey is the key of the *call in the context of a request.
@@ -290,7 +290,7 @@ func (g *Ingress) forward(c *call, out *responder, r *http.Request) {
 // calls are the requests in progress. Safe for concurrent use.
 type calls struct {
 	mu   sync.Mutex
-	list map[*call]struct{} // guarded by mu
+	list map[*call]struct{} // all calls; guarded by mu
 }
 
 func (l *calls) add(c *call) {

@@ -18,7 +18,7 @@ const maxBuckets = 1 << 16
 type limits struct {
 	mu      sync.Mutex
 	active  map[limitKey]int            // requests in progress; guarded by mu
-	buckets *lru.Map[limitKey, *bucket] // for the rates of requests; guarded by mu
+	buckets *lru.Map[limitKey, *bucket] // token buckets of the rates of requests; guarded by mu
 }
 
 // A limitKey identifies the requests that are counted together: those of one client to one route, or those of all clients if

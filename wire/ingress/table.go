@@ -17,7 +17,7 @@ import (
 type table struct {
 	domain string                // the ingress's domain, in canonical form
 	key    ed25519.PublicKey     // verifies signed URLs
-	hosts  map[string][]*route   // by canonical host, those with the longest path first
+	hosts  map[string][]*route   // routes by canonical host, those with the longest path first
 	routes map[caisson.ID]*route // all routes
 }
 

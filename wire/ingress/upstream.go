@@ -32,7 +32,7 @@ var errDropped = caisson.Errorf(caisson.Unavailable, "the sandbox was suspended 
 type upstreams struct {
 	dial      Dial
 	transport *http.Transport
-	drops     atomic.Uint64 // number of calls of drop
+	drops     atomic.Uint64 // number of calls of drop, by which RoundTrip notices one
 
 	mu    sync.Mutex
 	conns map[caisson.ID]map[*upstreamConn]struct{} // connections, and those that are being made; guarded by mu
@@ -41,7 +41,7 @@ type upstreams struct {
 // An upstreamConn is a connection to a sandbox. Conn is nil while the connection is being made.
 type upstreamConn struct {
 	net.Conn
-	owner   *upstreams // holds the connection in conns
+	owner   *upstreams // has the connection in conns
 	sandbox caisson.ID
 	dropped bool // drop was called for the sandbox; guarded by owner.mu
 }

@@ -135,7 +135,7 @@ type answer struct {
 	stream        bool        // the answer is a stream of events
 	buf           []byte      // buffer for pieces of the answer, from the pool chunkBuffers
 	meter         dialect.Meter
-	keyGuard      keyScanner
+	keyGuard      keyScanner               // searches the answer for the provider's key
 	out           *http.ResponseController // controls the connection to the guest
 	writeDeadline time.Time                // deadline for writes to the guest; the zero time if none was set yet
 	drained       bool                     // the end of the answer was read

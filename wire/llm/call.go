@@ -25,20 +25,20 @@ type call struct {
 	callLifetime
 	g        *Gateway
 	w        http.ResponseWriter
-	r        *http.Request
-	api      *API
+	r        *http.Request // the guest's request
+	api      *API          // the API of the request
 	endpoint dialect.Endpoint
-	grant    *caisson.ModelGrant
-	limiter  *limiter
-	setup    *setup // configuration of the gateway when the call began
+	grant    *caisson.ModelGrant // of the guest, when the request arrived
+	limiter  *limiter            // of the sandbox
+	setup    *setup              // configuration of the gateway when the body was read
 
 	req            dialect.Request // the checked body of the request
-	model          *model
-	maxInput       int64     // maximum number of input tokens
-	estimatedInput int64     // estimated number of input tokens
-	body           []byte    // body of the request to the provider
-	rateTokens     int64     // tokens charged to the rate limit
-	started        time.Time // when the request arrived
+	model          *model          // the granted model that answers
+	maxInput       int64           // maximum number of input tokens
+	estimatedInput int64           // estimated number of input tokens
+	body           []byte          // body of the request to the provider
+	rateTokens     int64           // tokens charged to the rate limit
+	started        time.Time       // when the request arrived
 
 	row           caisson.Call        // the row of the call in the ledger
 	reserved      caisson.Reservation // amount reserved in the budgets that the call is charged to

@@ -24,7 +24,7 @@ type callLifetime struct {
 	guest          caisson.Guest
 	requestCtx     context.Context // done when the guest disconnects
 	writeFailed    bool            // a write to the guest has failed
-	onWriteFailed  func()          // called when writeFailed is set
+	onWriteFailed  func()          // called when writeFailed becomes true
 	requestWritten atomic.Bool     // part of the request may have been sent to the provider
 }
 

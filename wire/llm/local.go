@@ -48,7 +48,7 @@ func (l handlerTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 type localWriter struct {
 	pipe   *io.PipeWriter // receives the body of the response
 	header http.Header
-	once   sync.Once     // for closing ready
+	once   sync.Once     // for setting status and sent, or err, and closing ready
 	ready  chan struct{} // closed when status and sent, or err, are set
 	status int
 	sent   http.Header // copy of header when WriteHeader was called
@@ -72,7 +72,7 @@ func (w *localWriter) Write(p []byte) (int, error) {
 // Flush only sends the header, because a pipe has no buffer.
 func (w *localWriter) Flush() { w.WriteHeader(http.StatusOK) }
 
-// fail cuts off the response.
+// fail ends the response with an error, because the handler panicked.
 func (w *localWriter) fail() {
 	w.once.Do(func() {
 		w.err = errors.New("the provider in this process ended without an answer")

@@ -22,6 +22,7 @@ func newServerStates() serverStates {
 	return serverStates{mu: new(sync.Mutex), byOwner: lru.New[string, *lru.Map[string, struct{}]](maxOwners)}
 }
 
+// add records that account created the states with these ids at provider.
 func (s serverStates) add(account, provider string, ids []string) {
 	if len(ids) == 0 {
 		return
@@ -41,6 +42,7 @@ func (s serverStates) add(account, provider string, ids []string) {
 	}
 }
 
+// has reports whether account is recorded as the creator of the state id at provider.
 func (s serverStates) has(account, provider, id string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,10 +13,10 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// A setup is the configuration of the gateway. It is immutable; a call uses the setup that it began with.
+// A setup is the configuration of the gateway. It is immutable; a call uses the setup that was in force when its body was read.
 type setup struct {
-	models    map[string]*model         // by alias
-	providers map[string]*modelProvider // by name
+	models    map[string]*model         // configured models by alias
+	providers map[string]*modelProvider // configured providers by name
 	secrets   *secrets                  // finds the keys of all providers
 }
 
@@ -31,7 +31,7 @@ type model struct {
 // A modelProvider is a configured provider.
 type modelProvider struct {
 	caisson.Provider
-	base      *url.URL // its path does not end in a slash
+	base      *url.URL // base URL of the API; its path does not end in a slash
 	key       caisson.Secret
 	secrets   *secrets // finds the key of this provider
 	transport http.RoundTripper

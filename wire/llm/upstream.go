@@ -156,7 +156,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 // trackedBody is a request body that records whether any of it may have been sent.
 type trackedBody struct {
 	bytes.Reader
-	read *atomic.Bool // set when the body is read
+	read *atomic.Bool // becomes true when the body is read
 }
 
 // newBody returns a body with the content b that sets requestWritten when it is read.

@@ -30,7 +30,7 @@ type run struct {
 	Answer    string            `json:"answer,omitempty"`
 	Truncated bool              `json:"cut,omitempty"` // the answer is truncated
 	Error     *caisson.RunError `json:"error,omitempty"`
-	Cost      string            `json:"cost,omitempty"`
+	Cost      string            `json:"cost,omitempty"` // in US dollars, of all attempts; "" until the run has ended
 }
 
 // A startRequest is a guest's request to start a run.

@@ -17,7 +17,7 @@ var errBusy = caisson.Errorf(caisson.Exhausted, "too many requests at once; wait
 // limiters holds the limiters of the sandboxes that have requests in progress.
 type limiters struct {
 	mu  sync.Mutex
-	all map[caisson.ID]*limiter // guarded by mu
+	all map[caisson.ID]*limiter // by sandbox; guarded by mu
 }
 
 // A limiter limits the requests of one sandbox.

@@ -25,10 +25,10 @@ const maxBatch = 16 // messages in one batch; only the older revision of the pro
 
 // Error codes of JSON-RPC.
 const (
-	rpcNotJSON       = -32700
-	rpcInvalid       = -32600
-	rpcNoMethod      = -32601
-	rpcInvalidParams = -32602
+	rpcNotJSON       = -32700 // the body is not JSON
+	rpcInvalid       = -32600 // the JSON is not a valid message
+	rpcNoMethod      = -32601 // the method does not exist
+	rpcInvalidParams = -32602 // the params do not fit the method
 	rpcRefused       = -32000 // defined by this server: the revision of the protocol is not supported
 )
 

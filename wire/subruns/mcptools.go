@@ -131,7 +131,7 @@ func showAgents(ctx context.Context, e *engineClient) *toolResult {
 	return textResult(false, "%s", cmp.Or(out.String(), "[there are none]"))
 }
 
-// runAgent starts a run and waits for it to end. If the client disconnects, the run is cancelled: connections within the host are
+// runAgent starts a run and waits for it to end. If the client disconnects, it cancels the run: connections within the host are
 // not lost by accident, no client can receive the answer, and the run would be charged to an agent that has not received its id.
 func runAgent(ctx context.Context, e *engineClient, st startRequest, s *stream) *toolResult {
 	r, err := e.start(ctx, st)

@@ -13,7 +13,7 @@ import (
 // connections, can cancel them.
 type pending struct {
 	mu  sync.Mutex
-	all map[pendingKey][]*pendingRequest // guarded by mu
+	all map[pendingKey][]*pendingRequest // requests by key; guarded by mu
 }
 
 // A pendingKey identifies a request by sandbox and id. It is not unique, because several clients in one sandbox may use the same
@@ -23,6 +23,7 @@ type pendingKey struct {
 	id      string
 }
 
+// A pendingRequest is a request in progress; cancel ends it.
 type pendingRequest struct{ cancel context.CancelFunc }
 
 // begin registers a request and returns a context that is cancelled when the request is cancelled. The caller must call done when

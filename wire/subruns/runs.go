@@ -10,6 +10,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
+// listAgents, startRun, showRun and cancelRun serve the paths of the HTTP API. They return the value to respond with as JSON.
 func listAgents(_ http.ResponseWriter, r *http.Request, e *engineClient, _ string) (any, error) {
 	list, err := e.agents(r.Context())
 	if list == nil {

@@ -20,11 +20,11 @@ type stream struct {
 	token json.RawMessage // the client's progress token; nil if the client requests no notifications of progress
 
 	mu    sync.Mutex
-	count int           // number of progress messages sent; guarded by mu
-	state string        // text of the progress messages, with the state of the run; guarded by mu
-	stop  chan struct{} // closed by stopKeepAlive; nil if no keep-alives are sent
-	wg    sync.WaitGroup
-	err   error // error of the first failed write; guarded by mu
+	count int            // number of progress messages sent; guarded by mu
+	state string         // text of the progress messages, with the state of the run; guarded by mu
+	stop  chan struct{}  // closed by stopKeepAlive; nil if no keep-alives are sent
+	wg    sync.WaitGroup // the goroutine that sends keep-alives
+	err   error          // error of the first failed write; guarded by mu
 }
 
 // newStream writes the header of the response.

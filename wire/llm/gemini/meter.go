@@ -27,7 +27,7 @@ type meter struct {
 	plain         *jsonscan.Scanner // reads an answer that is one JSON value; nil if the answer is a stream of events
 	tokens        caisson.TokenCount
 	outputBytes   int64
-	finished      bool // the model has finished
+	finished      bool // the reason why the output ended was read
 	usageComplete bool // the usage in the field tokens is final
 	failed        bool // the stream has ended with an error
 	done          bool // the end of the answer was read

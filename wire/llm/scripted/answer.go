@@ -28,8 +28,8 @@ type answer struct {
 	calls          []toolCall
 	finish         string             // why the answer ends: finishStop, finishLength, finishTool or finishFilter
 	tokens         caisson.TokenCount // the tokens that are charged
-	delay          delay
-	chunk          int // bytes of text or arguments in one event
+	delay          delay              // before the answer, and between the pieces of a stream
+	chunk          int                // bytes of text or arguments in one event
 }
 
 // answer creates the answer of the turn t to the conversation c.

@@ -145,7 +145,7 @@ func (f chatFormatter) usageObject() object {
 	}
 }
 
-// whole implements [formatter].
+// whole returns the answer as a chat completion.
 func (f chatFormatter) whole() any {
 	message := object{"role": "assistant", "content": orNull(f.text), "refusal": nil, "annotations": []any{}}
 	if len(f.calls) > 0 {
@@ -187,7 +187,7 @@ func (f chatFormatter) delta(delta object) event {
 	return event{data: f.part(object{"index": 0, "delta": delta, "logprobs": nil, "finish_reason": nil})}
 }
 
-// stream implements [formatter].
+// stream sends the answer as chunks of a chat completion.
 func (f chatFormatter) stream(s *sender) {
 	s.emit(f.delta(object{"role": "assistant", "content": "", "refusal": nil}))
 	s.send(f.text, func(piece string) event { return f.delta(object{"content": piece}) })
@@ -209,7 +209,7 @@ func (f chatFormatter) stream(s *sender) {
 	s.emit(append(last, event{})...)
 }
 
-// failed implements [formatter].
+// failed returns the event of an error within a stream.
 func (f chatFormatter) failed() event {
 	return event{data: (&apiError{status: 500, message: "the server had an error while processing your request"}).format(styleOpenAI)}
 }

@@ -172,7 +172,7 @@ func (f generateFormatter) call(i int) object {
 	return object{"functionCall": object{"name": f.calls[i].Name, "args": json.RawMessage(f.calls[i].Arguments)}}
 }
 
-// whole implements [formatter].
+// whole returns the answer as one GenerateContentResponse.
 func (f generateFormatter) whole() any {
 	parts := []any{}
 	if f.text != "" {
@@ -184,7 +184,7 @@ func (f generateFormatter) whole() any {
 	return f.part(true, parts...)
 }
 
-// stream implements [formatter].
+// stream sends the answer as several GenerateContentResponses.
 func (f generateFormatter) stream(s *sender) {
 	s.send(f.text, func(piece string) event { return event{data: f.part(false, object{"text": piece})} })
 	for i, c := range f.calls {
@@ -195,7 +195,7 @@ func (f generateFormatter) stream(s *sender) {
 	s.emit(event{data: f.part(true, object{"text": ""})})
 }
 
-// failed implements [formatter].
+// failed returns the event of an error within a stream.
 func (f generateFormatter) failed() event {
 	return event{data: (&apiError{status: 503, message: "The model is overloaded. Please try again later."}).format(styleGemini)}
 }

@@ -189,7 +189,7 @@ func (f messagesFormatter) message(blocks []any, stop any, output int64) object 
 	return out
 }
 
-// whole implements [formatter].
+// whole returns the answer as a message.
 func (f messagesFormatter) whole() any {
 	blocks := []any{}
 	if f.text != "" {
@@ -219,7 +219,7 @@ func (f messagesFormatter) stop(index int) event {
 	return namedEvent(object{"type": "content_block_stop", "index": index})
 }
 
-// stream implements [formatter].
+// stream sends the answer as the events of a message.
 func (f messagesFormatter) stream(s *sender) {
 	s.emit(namedEvent(object{"type": "message_start", "message": f.message([]any{}, nil, 1)}), namedEvent(object{"type": "ping"}))
 	index := 0 // index of the block
@@ -245,7 +245,7 @@ func (f messagesFormatter) stream(s *sender) {
 	s.emit(namedEvent(last), namedEvent(object{"type": "message_stop"}))
 }
 
-// failed implements [formatter].
+// failed returns the event of an error within a stream.
 func (f messagesFormatter) failed() event {
 	return event{"error", (&apiError{status: 529, message: "Overloaded"}).format(styleAnthropic)}
 }

@@ -182,7 +182,7 @@ func (f *responsesFormatter) done() (response object, status string) {
 	return response, status
 }
 
-// whole implements [formatter].
+// whole returns the answer as a response object.
 func (f *responsesFormatter) whole() any {
 	response, _ := f.done()
 	return response
@@ -210,7 +210,7 @@ func (f *responsesFormatter) call(i int, arguments, status string) object {
 	}
 }
 
-// stream implements [formatter].
+// stream sends the answer as events of the responses API.
 func (f *responsesFormatter) stream(s *sender) {
 	s.emit(
 		f.event("response.created", object{"response": f.response("in_progress", []any{})}),
@@ -259,7 +259,7 @@ func (f *responsesFormatter) streamText(s *sender, status string) {
 	)
 }
 
-// failed implements [formatter].
+// failed returns the event of an error within a stream.
 func (f *responsesFormatter) failed() event {
 	return f.event("error", object{"code": "server_error", "message": "the server had an error while processing your request", "param": nil})
 }
