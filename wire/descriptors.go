@@ -49,7 +49,7 @@ func (r *limitedDialer) checkFree() error {
 	return nil
 }
 
-// DialTCP implements [flow.Dialer].
+// DialTCP connects to dst, or returns Exhausted if too few descriptors are left.
 func (r *limitedDialer) DialTCP(ctx context.Context, dst netip.AddrPort) (*net.TCPConn, error) {
 	if err := r.checkFree(); err != nil {
 		return nil, err
@@ -57,7 +57,7 @@ func (r *limitedDialer) DialTCP(ctx context.Context, dst netip.AddrPort) (*net.T
 	return r.Dialer.DialTCP(ctx, dst)
 }
 
-// DialUDP implements [flow.Dialer].
+// DialUDP returns a socket connected to dst, or Exhausted if too few descriptors are left.
 func (r *limitedDialer) DialUDP(ctx context.Context, dst netip.AddrPort) (*net.UDPConn, error) {
 	if err := r.checkFree(); err != nil {
 		return nil, err

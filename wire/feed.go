@@ -222,7 +222,7 @@ func (l lessor) Lease(ctx context.Context, account, budget string, need, want ca
 	return a.Lease, err
 }
 
-// Return implements [caisson.Lessor].
+// Return makes the engine take back a, the unspent part of a lease of budget.
 func (l lessor) Return(ctx context.Context, budget string, a caisson.Amount) error {
 	_, err := l.feed.call(ctx, feedMessage{Journal: l.journal, Return: &returnBody{budget, a}})
 	return err

@@ -110,7 +110,7 @@ func (h *virtualHosts) serve(w *sandboxWire, c net.Conn) {
 	}
 }
 
-// Accept implements [net.Listener].
+// Accept returns the next connection that serve passes on.
 func (h *virtualHosts) Accept() (net.Conn, error) {
 	select {
 	case c := <-h.conns:

@@ -38,7 +38,7 @@ type stream struct {
 	done func()    // ends the count of the stream in its limiter
 }
 
-// Close implements [net.Conn].
+// Close closes the stream and ends its count. Further calls return net.ErrClosed.
 func (s *stream) Close() error {
 	err := net.ErrClosed
 	s.once.Do(func() {
@@ -54,7 +54,7 @@ type wireStream struct {
 	release func() // removes the stream from the wire and restores the buffers of the request's connection
 }
 
-// Close implements [net.Conn].
+// Close removes the stream from its wire, and closes it.
 func (s *wireStream) Close() error {
 	s.release()
 	return s.stream.Close()

@@ -33,10 +33,10 @@ type Settings struct {
 // A hostDialer is a Dialer that connects over the host's network.
 type hostDialer struct{ settings func() Settings }
 
-// Own implements [Dialer].
+// Own implements [Dialer], with the host's addresses in the current settings.
 func (d *hostDialer) Own(addr netip.Addr) (bool, error) { return d.settings().Host.IsOwn(addr) }
 
-// DialTCP implements [Dialer].
+// DialTCP connects to dst, unless that is forbidden.
 func (d *hostDialer) DialTCP(ctx context.Context, dst netip.AddrPort) (*net.TCPConn, error) {
 	if err := d.admit(dst); err != nil {
 		return nil, err
@@ -54,7 +54,7 @@ func (d *hostDialer) DialTCP(ctx context.Context, dst netip.AddrPort) (*net.TCPC
 	return c.(*net.TCPConn), nil
 }
 
-// DialUDP implements [Dialer].
+// DialUDP returns a socket connected to dst, unless that is forbidden.
 func (d *hostDialer) DialUDP(ctx context.Context, dst netip.AddrPort) (*net.UDPConn, error) {
 	if err := d.admit(dst); err != nil {
 		return nil, err

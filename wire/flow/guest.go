@@ -55,7 +55,7 @@ func (g *guestConn) state() tcp.EndpointState { return tcp.EndpointState(g.ep.St
 // failed reports whether the connection ended with a reset or timeout.
 func (g *guestConn) failed() bool { return g.state() == tcp.StateError }
 
-// Read implements [net.Conn].
+// Read implements [net.Conn], and counts the bytes from the sandbox.
 func (g *guestConn) Read(p []byte) (int, error) {
 	g.readMu.Lock()
 	if len(g.pushback) > 0 {
@@ -78,7 +78,7 @@ func (g *guestConn) unread(p []byte) {
 	g.readMu.Unlock()
 }
 
-// Write implements [net.Conn].
+// Write implements [net.Conn], and counts the bytes to the sandbox.
 func (g *guestConn) Write(p []byte) (int, error) {
 	n, err := g.TCPConn.Write(p)
 	g.flow.in.Add(int64(n))

@@ -264,7 +264,7 @@ type upstreamConn struct {
 	p *proxy
 }
 
-// Close implements [net.Conn].
+// Close closes the connection and, if no request is being served, the sandbox's connection.
 func (u *upstreamConn) Close() error {
 	err := u.TCPConn.Close()
 	u.p.mu.Lock()

@@ -175,7 +175,7 @@ type clientBody struct {
 	deadlines *deadlines
 }
 
-// Read implements [io.Reader].
+// Read implements [io.Reader]. If it waits too long for data, it cancels the call with errBodyTimeout.
 func (b *clientBody) Read(p []byte) (int, error) {
 	if !b.deadlines.beginRead() {
 		return 0, http.ErrBodyReadAfterClose

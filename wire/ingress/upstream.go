@@ -140,7 +140,7 @@ func (u *upstreams) drop(sandbox caisson.ID) {
 	}
 }
 
-// Close implements [net.Conn].
+// Close closes the connection, which then no longer counts.
 func (c *upstreamConn) Close() error {
 	c.owner.remove(c)
 	return c.Conn.Close()

@@ -38,7 +38,7 @@ func (Dialect) Endpoint(method, path string) (dialect.Endpoint, bool) {
 	return dialect.Endpoint{}, false
 }
 
-// Header implements [dialect.Dialect].
+// Header returns the key, the API version, and the guest's names of beta features if these are granted.
 func (Dialect) Header(guest http.Header, key caisson.Secret, allow dialect.Allow) http.Header {
 	h := http.Header{"Content-Type": {"application/json"}, "Anthropic-Version": {Version}}
 	if v := guest.Get("Anthropic-Version"); isDate(v) {
@@ -88,7 +88,7 @@ func betas(values []string) string {
 // forms, and after a 401 it retries the call unchanged.
 func (Dialect) FinalStatus() int { return http.StatusForbidden }
 
-// Error implements [dialect.Dialect].
+// Error writes r in the API's format, which has the name of an invalid field in the message.
 func (Dialect) Error(w http.ResponseWriter, r *dialect.Refusal) {
 	var body struct {
 		Type  string `json:"type"`
@@ -139,7 +139,7 @@ func errorType(status int) string {
 	return "api_error"
 }
 
-// List implements [dialect.Dialect].
+// List returns a list of models in the format of GET /v1/models.
 func (Dialect) List(models []caisson.Model) []byte {
 	type item struct {
 		Type        string `json:"type"`

@@ -41,7 +41,7 @@ const (
 	pathContainer
 )
 
-// Write implements [dialect.Meter].
+// Write reads a piece of the answer. It always returns len(p), nil.
 func (m *meter) Write(p []byte) (int, error) {
 	rest := p
 	if !m.started {
@@ -195,16 +195,16 @@ func tokens(usage strictjson.Value) (t caisson.TokenCount) {
 	return t
 }
 
-// Usage implements [dialect.Meter].
+// Usage returns the usage reported so far, and true if that is final.
 func (m *meter) Usage() (caisson.TokenCount, bool) {
 	return m.tokens, m.usageComplete
 }
 
-// OutputBytes implements [dialect.Meter].
+// OutputBytes returns the number of bytes of output so far.
 func (m *meter) OutputBytes() int64 { return m.outputBytes }
 
-// IDs implements [dialect.Meter].
+// IDs returns the ids of files and containers that the answer has created at the provider.
 func (m *meter) IDs() []string { return m.ids }
 
-// Done implements [dialect.Meter].
+// Done reports whether the end of the answer was read.
 func (m *meter) Done() bool { return m.done }

@@ -26,7 +26,7 @@ type request struct {
 
 var _ dialect.Request = (*request)(nil)
 
-// Parse implements [dialect.Dialect].
+// Parse checks the body of a call of messages or count_tokens.
 func (Dialect) Parse(e dialect.Endpoint, body []byte, allow dialect.Allow) (dialect.Request, error) {
 	in, err := strictjson.Parse(body)
 	if err != nil {
@@ -181,7 +181,7 @@ func (r *request) Output() (int64, int64) {
 	}
 }
 
-// Encode implements [dialect.Request].
+// Encode returns the body for the provider: the forwarded fields, and those that the gateway sets.
 func (r *request) Encode(t dialect.Target) ([]byte, error) {
 	b := r.body.Clone()
 	b.SetText("model", t.Model)

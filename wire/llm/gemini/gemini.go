@@ -72,7 +72,7 @@ func (Dialect) Header(_ http.Header, key caisson.Secret, _ dialect.Allow) http.H
 // FinalStatus returns 403, the status of errors that clients do not retry.
 func (Dialect) FinalStatus() int { return http.StatusForbidden }
 
-// Error implements [dialect.Dialect].
+// Error writes r in the API's format.
 func (Dialect) Error(w http.ResponseWriter, r *dialect.Refusal) {
 	type detail struct {
 		Type       string `json:"@type"`
@@ -123,7 +123,7 @@ func statusName(status int) string {
 	return "INTERNAL"
 }
 
-// List implements [dialect.Dialect].
+// List returns a list of models in the API's format.
 func (Dialect) List(models []caisson.Model) []byte {
 	type item struct {
 		Name        string   `json:"name"`

@@ -41,7 +41,7 @@ const (
 	pathError
 )
 
-// Write implements [dialect.Meter].
+// Write reads a piece of the answer. It always returns len(p), nil.
 func (m *meter) Write(p []byte) (int, error) {
 	rest := p
 	if !m.started {
@@ -156,14 +156,14 @@ func (m *meter) count(usage strictjson.Value) {
 	}
 }
 
-// Usage implements [dialect.Meter].
+// Usage returns the usage reported so far, and true if that is final.
 func (m *meter) Usage() (caisson.TokenCount, bool) { return m.tokens, m.usageComplete }
 
-// OutputBytes implements [dialect.Meter].
+// OutputBytes returns the number of bytes of output so far.
 func (m *meter) OutputBytes() int64 { return m.outputBytes }
 
-// IDs implements [dialect.Meter]. Answers create no state at the provider.
+// IDs returns no ids, because answers create no state at the provider.
 func (m *meter) IDs() []string { return nil }
 
-// Done implements [dialect.Meter].
+// Done reports whether the end of the answer was read.
 func (m *meter) Done() bool { return m.done }

@@ -25,7 +25,7 @@ type request struct {
 
 var _ dialect.Request = (*request)(nil)
 
-// Parse implements [dialect.Dialect].
+// Parse checks the body of a call that generates content or counts tokens.
 func (Dialect) Parse(e dialect.Endpoint, body []byte, allow dialect.Allow) (dialect.Request, error) {
 	in, err := strictjson.Parse(body)
 	if err != nil {

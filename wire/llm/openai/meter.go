@@ -18,7 +18,7 @@ const (
 	maxIDs   = 256     // ids of a response and its items that are kept per answer
 )
 
-// Meter implements [dialect.Dialect].
+// Meter returns the meter for an answer that is a stream of events, or one JSON value.
 func (Dialect) Meter(e dialect.Endpoint, stream bool) dialect.Meter {
 	if stream {
 		return &streamMeter{api: e.API, events: sse.Splitter{Max: maxEvent}}
