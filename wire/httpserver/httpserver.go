@@ -16,24 +16,24 @@ import (
 // Limits of a connection. A connection takes at most about 350 KiB: HTTP/2 data that the handler has not read yet, a frame, a
 // header, and a TLS record.
 const (
-	maxHeader        = 64 << 10  // bytes of the header of a request
-	maxStreams       = 128       // concurrent requests of one connection of HTTP/2
-	maxFrame         = 16 << 10  // bytes of a frame of HTTP/2
-	maxStreamReceive = 64 << 10  // bytes of one request that the handler has not read, with HTTP/2
-	maxConnReceive   = 256 << 10 // bytes of all requests of a connection that the handlers have not read, with HTTP/2
+	maxHeader        = 64 << 10  // maximum size of the header of a request, in bytes
+	maxStreams       = 128       // with HTTP/2: maximum number of concurrent requests
+	maxFrame         = 16 << 10  // with HTTP/2: maximum size of a frame, in bytes
+	maxStreamReceive = 64 << 10  // with HTTP/2: maximum number of bytes of one request that the handler has not read yet
+	maxConnReceive   = 256 << 10 // with HTTP/2: the same for all requests of the connection together
 )
 
 // Timeouts bound how long clients may take.
 type Timeouts struct {
-	Header time.Duration // for the header of a request
-	Idle   time.Duration // between requests
+	Header time.Duration // for sending the header of a request
+	Idle   time.Duration // between two requests on a connection
 	Write  time.Duration // for writing each part of an answer over HTTP/2
 }
 
 // A Server serves a handler: with TLS, or with plain HTTP on loopback only. It is safe for concurrent use.
 type Server struct {
-	server *http.Server
-	cert   atomic.Pointer[tls.Certificate]
+	server *http.Server                    // parses the requests and calls the handler
+	cert   atomic.Pointer[tls.Certificate] // certificate for new TLS connections; nil if there is none
 }
 
 // New returns a server of h. Call Serve to start it.
@@ -55,6 +55,7 @@ func New(h http.Handler, t Timeouts) *Server {
 // Serve.
 func (s *Server) SetCertificate(c *tls.Certificate) { s.cert.Store(c) }
 
+// certificate returns the certificate for a new TLS connection, as [tls.Config.GetCertificate].
 func (s *Server) certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if c := s.cert.Load(); c != nil {
 		return c, nil
@@ -76,9 +77,10 @@ func (s *Server) Serve(l net.Listener, secure bool) (err error) {
 	return err
 }
 
-// Close closes all connections.
+// Close closes the listeners of all calls of Serve and all connections.
 func (s *Server) Close() error { return s.server.Close() }
 
+// loopback reports whether a is an address of the loopback device.
 func loopback(a net.Addr) bool {
 	ap, err := netip.ParseAddrPort(a.String())
 	return err == nil && ap.Addr().Unmap().IsLoopback()

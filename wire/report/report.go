@@ -18,11 +18,11 @@ import (
 )
 
 const (
-	window         = 10 * time.Second      // time in which equal decisions are aggregated
+	window         = 10 * time.Second      // length of a window, in which equal decisions are aggregated
 	batchDelay     = 50 * time.Millisecond // delay before new decisions are passed on, because they come in bursts
-	maxDistinct    = 64                    // distinct decisions per window, after an idle period
-	steadyDistinct = 16                    // distinct decisions per window, on average
-	maxRecent      = 64                    // distinct refusals that Recent returns
+	maxDistinct    = 64                    // maximum number of distinct decisions in a window after an idle period
+	steadyDistinct = 16                    // maximum number of distinct decisions per window on average
+	maxRecent      = 64                    // maximum number of distinct refusals that Recent returns
 	maxText        = 256                   // bytes of a name, address or reason that are kept; a guest may choose the name
 )
 
@@ -36,38 +36,38 @@ type Config struct {
 // A Recorder aggregates the decisions of one wire. It is safe for concurrent use, and starts no timers while nothing is reported.
 // Stop it with Close.
 type Recorder struct {
-	deliver    func([]caisson.Decision)
-	delivering chan struct{} // full while decisions are being passed on, which keeps their order
+	deliver    func([]caisson.Decision) // Config.Deliver, to which decisions are passed on
+	delivering chan struct{}            // full while decisions are being passed on, which keeps their order
 
-	mu          sync.Mutex // guards the fields below
-	closed      bool
-	batchTimer  *time.Timer                              // runs takeUnreported; nil: unreported is empty
-	windowTimer *time.Timer                              // runs endWindow; nil: no window is in progress
+	mu          sync.Mutex                               // guards the fields below
+	closed      bool                                     // Close was called; no decisions are passed on any more
+	batchTimer  *time.Timer                              // passes on unreported after batchDelay; nil: unreported is empty
+	windowTimer *time.Timer                              // ends the current window; nil: there is none
 	sums        map[decisionKey]*sum                     // sums of equal decisions
-	active      int                                      // number of active sums in sums
-	limit       int                                      // maximum of active in a window; other new decisions go to overflow
-	unreported  []*sum                                   // sums that have not been passed on yet
-	overflow    map[overflowKey]*sum                     // sums of decisions beyond limit
+	active      int                                      // number of sums with a decision in the current window
+	limit       int                                      // maximum of active; further distinct decisions go to overflow
+	unreported  []*sum                                   // new sums, of which nothing was passed on yet
+	overflow    map[overflowKey]*sum                     // sums of the decisions of the current window beyond limit
 	recent      *lru.Map[decisionKey, *caisson.Decision] // the latest distinct refusals
-	counters    Counters
+	counters    Counters                                 // totals of all reported decisions
 }
 
 // Counters are the totals of decisions and bytes since the Recorder was created.
 type Counters struct {
-	Allowed  int64 `json:"allowed"`
-	Denied   int64 `json:"denied"`
-	BytesOut int64 `json:"bytesOut"`
-	BytesIn  int64 `json:"bytesIn"`
+	Allowed  int64 `json:"allowed"`  // decisions that allowed something
+	Denied   int64 `json:"denied"`   // decisions that refused something
+	BytesOut int64 `json:"bytesOut"` // bytes that the sandbox sent
+	BytesIn  int64 `json:"bytesIn"`  // bytes that the sandbox received
 }
 
-// A decisionKey has the fields that are the same in equal decisions, which a Recorder aggregates.
+// A decisionKey has the fields of a [caisson.Decision] that are the same in equal decisions, which a Recorder aggregates.
 type decisionKey struct {
 	kind, reason, name, address, protocol string
 	allowed                               bool
-	rule                                  int
+	rule                                  int // position of the deciding rule in the policy; -1 if no rule decided
 }
 
-// newDecisionKey returns the key under which d is aggregated.
+// newDecisionKey returns the key of d, which it shares with all decisions that are equal to it.
 func newDecisionKey(d caisson.Decision) decisionKey {
 	return decisionKey{d.Kind, d.Reason, d.Name, d.Address, d.Protocol, d.Allowed, d.Rule}
 }
@@ -82,10 +82,10 @@ type overflowKey struct {
 type sum struct {
 	caisson.Decision
 	changed bool // the sum has decisions that were not passed on
-	active  bool // a decision was added in this window
+	active  bool // a decision was added in the current window
 }
 
-// New returns a Recorder.
+// New returns a Recorder without decisions.
 func New(c Config) (*Recorder, error) {
 	if c.Deliver == nil {
 		return nil, caisson.Errorf(caisson.Internal, "a recorder needs a function that receives decisions")
@@ -142,7 +142,7 @@ func (r *Recorder) Report(d caisson.Decision) {
 	}
 }
 
-// openWindow starts the timer that ends the window.
+// openWindow begins a window: it starts the timer that ends it. The caller must hold mu.
 func (r *Recorder) openWindow() {
 	if !r.closed {
 		r.windowTimer = time.AfterFunc(window, func() { r.deliverFrom(r.endWindow) })
@@ -181,7 +181,7 @@ func (r *Recorder) overflowSum(d caisson.Decision) *sum {
 	return s
 }
 
-// addRecent adds a refusal to recent.
+// addRecent counts the refusal d, with the key k, in recent. The caller must hold mu.
 func (r *Recorder) addRecent(k decisionKey, d caisson.Decision) {
 	known, ok := r.recent.Get(k)
 	if !ok {
@@ -220,7 +220,7 @@ func withoutCounts(d caisson.Decision) caisson.Decision {
 	return d
 }
 
-// Recent returns the last 64 distinct refusals, the latest first. Count is how often each occurred, and At when it first did.
+// Recent returns the last 64 distinct refusals, the latest first. Count is how often one occurred, and At when it first did.
 func (r *Recorder) Recent() []caisson.Decision {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -22,9 +22,9 @@ Git repositories, if any are granted to this sandbox: git clone http://git.caiss
 Only the operator, outside of the sandbox, can change the policy: caisson policy show %s
 `
 
-// WhyHandler serves http://caisson.internal to the sandbox of that id: / describes the wire, and /why lists the recent refusals
-// in the order of recent, the latest first. explain, which may be nil, returns the current verdict of the policy on a host, in
-// any notation.
+// WhyHandler serves http://caisson.internal to the sandbox with this id: / describes the wire, and /why lists the recent refusals
+// that recent returns, the latest first. explain, which may be nil, returns the policy's current verdict on a host, which may be
+// written in any way.
 func WhyHandler(sandbox string, recent func() []caisson.Decision, explain func(host string) caisson.Verdict) http.Handler {
 	w := whyServer{sandbox, recent, explain}
 	mux := http.NewServeMux()
@@ -43,18 +43,18 @@ func WhyHandler(sandbox string, recent func() []caisson.Decision, explain func(h
 	})
 }
 
-// A whyServer serves the /why page of one wire. The fields are the arguments of WhyHandler.
+// A whyServer serves the /why page of one wire.
 type whyServer struct {
-	sandbox string
-	recent  func() []caisson.Decision
-	explain func(host string) caisson.Verdict
+	sandbox string                            // id of the wire's sandbox
+	recent  func() []caisson.Decision         // returns the recent refusals, the latest first
+	explain func(host string) caisson.Verdict // returns the policy's current verdict on a host; may be nil
 }
 
 // A page is the content of /why.
 type page struct {
-	Host    string           `json:"host,omitempty"`
-	Now     *caisson.Verdict `json:"now,omitempty"` // the current verdict on Host
-	Refused []refusal        `json:"refused"`
+	Host    string           `json:"host,omitempty"` // the host that the request asks about; "" for all
+	Now     *caisson.Verdict `json:"now,omitempty"`  // the policy's current verdict on Host
+	Refused []refusal        `json:"refused"`        // recent refusals that concern Host, the latest first
 }
 
 // A refusal is an entry of the page: a refused name, connection or request.
@@ -167,6 +167,7 @@ func concerns(d caisson.Decision, host string) bool {
 	return name == host || strings.HasSuffix(name, "."+host) || trimPort(d.Address) == host
 }
 
+// send sends body as the answer, which must not be cached.
 func send(rw http.ResponseWriter, contentType, body string) {
 	h := rw.Header()
 	h.Set("Content-Type", contentType+"; charset=utf-8")
@@ -175,6 +176,7 @@ func send(rw http.ResponseWriter, contentType, body string) {
 	_, _ = rw.Write([]byte(body)) // fails only if the connection has ended
 }
 
+// refuse answers with an HTTP error and the text why.
 func refuse(rw http.ResponseWriter, status int, why string) {
 	http.Error(rw, why, status)
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Ingress implements [wire.Gateway].
+// Ingress implements [wire.Gateway]: it serves routes on the listening socket f.
 func (g *gateway) Ingress(f *os.File) error {
 	defer f.Close() // net.FileListener duplicates the descriptor
 	l, err := net.FileListener(f)
@@ -22,5 +22,5 @@ func (g *gateway) Ingress(f *os.File) error {
 	return nil
 }
 
-// Drop implements [wire.Gateway].
+// Drop implements [wire.Gateway]: it closes the connections of the ingress to the sandbox.
 func (g *gateway) Drop(sandbox caisson.ID) { g.ingress.Drop(sandbox) }

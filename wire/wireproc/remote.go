@@ -22,14 +22,14 @@ import (
 // remoteGateway connects the model gateway to other machines: it serves model calls of their sandboxes, or forwards those of the
 // sandboxes here to the gateway of another machine.
 type remoteGateway struct {
-	env      wire.Env                      // functions of the wire process
-	registry *remote.Registry              // runs on other machines that are served
-	server   *remote.Server                // authenticates requests of those runs
+	env      wire.Env                      // functions that the wire process provides
+	registry *remote.Registry              // runs on other machines whose calls are served here
+	server   *remote.Server                // authenticates the calls of the runs in registry
 	front    *httpserver.Server            // serves HTTP on TCP connections of other machines, with server as its handler
-	client   atomic.Pointer[remote.Client] // nil: the model gateway here serves the sandboxes here
+	client   atomic.Pointer[remote.Client] // forwards calls of sandboxes here to another machine; nil: they are served here
 
-	mu   sync.Mutex           // held by configure
-	last caisson.RemoteConfig // argument of the latest configure; guarded by mu
+	mu   sync.Mutex           // held during configure; guards last
+	last caisson.RemoteConfig // argument of the latest call of configure
 }
 
 // fromRemote is a context key that marks requests from other machines. Only the grants of marked requests are looked up in the
@@ -38,15 +38,15 @@ type fromRemote struct{}
 
 // Limits on connections of other machines to the model gateway, which has its own limits for calls.
 const (
-	headerTimeout  = 10 * time.Second
-	idleTimeout    = 2 * time.Minute
-	writeTimeout   = time.Minute
-	maxConns       = 2048 // concurrent connections of all sources
-	maxSourceConns = 256  // concurrent connections of one source; see [reach.Source]
+	headerTimeout  = 10 * time.Second // for the arrival of a request's header
+	idleTimeout    = 2 * time.Minute  // for the next request on a connection
+	writeTimeout   = time.Minute      // for writing each part of an answer
+	maxConns       = 2048             // maximum number of connections at the same time
+	maxSourceConns = 256              // of these, maximum number from one IPv4 address or IPv6 /64 network
 )
 
-// newRemoteGateway returns a remoteGateway that serves no machine until configure. gateway, the model gateway, handles the
-// requests of other machines; their context has the guest.
+// newRemoteGateway returns a remoteGateway that serves no machine until configure is called. gateway, the model gateway, handles
+// the requests of other machines; their context has the guest.
 func newRemoteGateway(env wire.Env, gateway http.Handler) (*remoteGateway, error) {
 	o := &remoteGateway{env: env, registry: remote.NewRegistry(remote.RegistryConfig{})}
 	var err error
@@ -67,8 +67,8 @@ func (o *remoteGateway) grant(ctx context.Context, g caisson.Guest) (grant *cais
 	return o.registry.Grant(ctx, g), true
 }
 
-// configure sets the keys, the certificate and the URL of the other machine's gateway. An invalid setting is logged, and the
-// functions that depend on it are disabled; the other settings apply.
+// configure sets the keys of run tokens, the certificate that is shown to other machines, and the URL of the gateway to which
+// calls are forwarded. An invalid setting is logged, and the functions that depend on it are disabled; the other settings apply.
 func (o *remoteGateway) configure(c caisson.RemoteConfig) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -119,7 +119,7 @@ func (o *remoteGateway) certificate(c caisson.RemoteConfig) *tls.Certificate {
 	return &cert
 }
 
-// newClient returns a client of the gateway on another machine.
+// newClient returns a client of the model gateway on another machine, at c.URL. It signs its requests with tokens.
 func (o *remoteGateway) newClient(c caisson.RemoteConfig, tokens *runtoken.Tokens) (*remote.Client, error) {
 	roots := o.env.Roots
 	if c.Roots != "" {
@@ -141,7 +141,7 @@ func (o *remoteGateway) handler(here http.Handler) http.Handler {
 	})
 }
 
-// Runs implements [wire.Gateway].
+// Runs implements [wire.Gateway]: it removes runs of other machines from the registry, and adds or replaces others.
 func (g *gateway) Runs(c caisson.GatewayRunChange) error {
 	for _, run := range c.Remove {
 		g.remote.registry.Remove(run)
@@ -154,7 +154,7 @@ func (g *gateway) Runs(c caisson.GatewayRunChange) error {
 	return nil
 }
 
-// Listen implements [wire.Gateway].
+// Listen implements [wire.Gateway]: it serves model calls of other machines on the listening socket f.
 func (g *gateway) Listen(f *os.File) error {
 	defer f.Close() // net.FileListener duplicates the descriptor
 	l, err := net.FileListener(f)

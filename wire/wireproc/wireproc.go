@@ -33,17 +33,17 @@ func Process() wire.Process {
 
 // A gateway is the [wire.Gateway] of the wire process: the model gateway with its meter, the ingress, and other virtual hosts.
 type gateway struct {
-	env      wire.Env // functions of the wire process
-	llm      *llm.Gateway
-	remote   *remoteGateway
-	ingress  *ingress.Ingress
+	env      wire.Env            // functions that the wire process provides: grants, dialling, requests to the engine
+	llm      *llm.Gateway        // the model gateway
+	remote   *remoteGateway      // connects llm with other machines
+	ingress  *ingress.Ingress    // serves routes
 	segments chan ledger.Segment // journal segments that the engine has sent, for nextSegment
 
-	mu    sync.Mutex
-	meter *ledger.Meter // nil until there is a journal; guarded by mu
+	mu    sync.Mutex    // guards meter
+	meter *ledger.Meter // nil until the engine has sent the first journal
 }
 
-// newGateway returns the gateway of the wire process, which serves no models and no routes until Configure.
+// newGateway returns the gateway of the wire process. It serves no models and no routes until Configure is called.
 func newGateway(env wire.Env) (*gateway, error) {
 	g := &gateway{env: env, segments: make(chan ledger.Segment, 1)}
 	var err error
@@ -81,18 +81,18 @@ func scriptedHandler(_ caisson.Provider, script string) (http.Handler, error) {
 	return scripted.New([]byte(script))
 }
 
-// Hosts implements [wire.Gateway].
+// Hosts implements [wire.Gateway]. The virtual hosts are llm (models), tools (the API for sub-runs) and git (the relay).
 func (g *gateway) Hosts() map[string]http.Handler {
 	return map[string]http.Handler{"llm": g.remote.handler(g.llm), "tools": subruns.Handler(g.env.Tool), "git": front.Handler(g.env.Stream)}
 }
 
-// Configure implements [wire.Gateway].
+// Configure implements [wire.Gateway]: it configures other machines, routes, and providers and models.
 func (g *gateway) Configure(c caisson.GatewayConfig) error {
 	g.remote.configure(c.Remote)
 	return errors.Join(g.ingress.Configure(c.Ingress), g.llm.Configure(c))
 }
 
-// Forget implements [wire.Gateway].
+// Forget implements [wire.Gateway]: it makes the meter give back the leases of the budgets with these keys.
 func (g *gateway) Forget(budgets []string) {
 	if m := g.currentMeter(); m != nil {
 		m.Invalidate(budgets...)
@@ -148,7 +148,7 @@ func (g *gateway) currentMeter() *ledger.Meter {
 	return g.meter
 }
 
-// Reserve implements [caisson.Meter].
+// Reserve implements [caisson.Meter] with the ledger's meter. It returns Unavailable until there is a journal.
 func (g *gateway) Reserve(ctx context.Context, call caisson.Call, d caisson.Demand) (caisson.Reservation, error) {
 	m := g.currentMeter()
 	if m == nil {
@@ -159,10 +159,11 @@ func (g *gateway) Reserve(ctx context.Context, call caisson.Call, d caisson.Dema
 
 // notifyingFile is a journal that notifies the engine when it grows.
 type notifyingFile struct {
-	file *os.File
-	grew func() // called after each write
+	file *os.File // the journal
+	grew func()   // called after each write, to notify the engine
 }
 
+// Write appends p to the journal.
 func (a *notifyingFile) Write(p []byte) (int, error) {
 	n, err := a.file.Write(p)
 	a.grew()

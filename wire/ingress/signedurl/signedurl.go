@@ -1,6 +1,6 @@
-// Package signedurl defines the tokens in signed URLs of routes. The daemon signs them; the wire process, which has the public
-// key only, verifies them and passes them to the daemon, which verifies them again. A compromised wire process can therefore
-// access only sandboxes for which a client has presented a token.
+// Package signedurl defines the tokens in signed URLs, which give access to a route or to a port of a sandbox. The daemon signs
+// them; the wire process, which has the public key only, verifies them and passes them to the daemon, which verifies them again.
+// A compromised wire process can therefore access only sandboxes for which a client has presented a token.
 package signedurl
 
 import (
@@ -24,11 +24,11 @@ const purpose = "caisson signed url\n"
 
 // A Token gives its holder access to a port of a sandbox, or to a route.
 type Token struct {
-	Route   caisson.ID // "" if it is for a sandbox
-	Sandbox caisson.ID // "" if it is for a route
-	Port    int        // port of Sandbox
-	Resume  bool       // requests wake or resume Sandbox
-	Expires time.Time  // in whole seconds
+	Route   caisson.ID // route to which the token gives access; "" if it is for a port of a sandbox
+	Sandbox caisson.ID // sandbox to which the token gives access; "" if it is for a route
+	Port    int        // port of Sandbox to which the token gives access
+	Resume  bool       // requests with the token wake or resume Sandbox
+	Expires time.Time  // when the token becomes invalid, in whole seconds
 }
 
 // encoding is the encoding of signatures. It is strict, so that each signature has exactly one text.
@@ -52,7 +52,7 @@ func (t Token) body() string {
 	return strings.Join([]string{"1", id, strconv.Itoa(t.Port), flags, strconv.FormatInt(t.Expires.Unix(), 10)}, ".")
 }
 
-// maxText bounds the length of a token in bytes.
+// maxText is the maximum length of a token as text, in bytes.
 const maxText = 200
 
 // Verify returns the token in text. It returns Unauthed if text is not a valid token, or has expired.
@@ -73,11 +73,12 @@ func Verify(key ed25519.PublicKey, text string, now time.Time) (Token, error) {
 	return t, nil
 }
 
+// errInvalid returns the error for text that is not a token or has no valid signature.
 func errInvalid() error {
 	return caisson.Errorf(caisson.Unauthed, "this is no valid signed URL; ask for a new one")
 }
 
-// parse decodes the part of a token before its signature.
+// parse decodes text, a token as Sign returns it, without verifying its signature. ok is false if it does not have that form.
 func parse(text string) (t Token, ok bool) {
 	fields := strings.Split(text[:min(len(text), maxText+1)], ".")
 	if len(text) > maxText || len(fields) != 6 || fields[0] != "1" {

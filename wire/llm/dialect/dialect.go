@@ -14,7 +14,7 @@ import (
 
 // An Endpoint is one operation of an API.
 type Endpoint struct {
-	API    string // chat, responses, embeddings, messages, count_tokens, generate, models: caisson.Call.API
+	API    string // value of caisson.Call.API: chat, responses, embeddings, messages, count_tokens, generate or models
 	Model  string // model in the path (Gemini); otherwise ""
 	Stream bool   // whether the path requests a stream (Gemini); otherwise false
 	Path   string // path below the base URL; canonical, without query; "{model}" stands for the provider's name of the model
@@ -28,7 +28,7 @@ type Dialect interface {
 	// Endpoint returns the operation of a request, or false if the API has no such operation. path is the escaped path of the
 	// request, as sent. Each path has only one accepted spelling (no "..", "//" or needless escapes).
 	Endpoint(method, path string) (Endpoint, bool)
-	// Parse checks a body. The error is a [*Refusal].
+	// Parse checks the body of a request, which may use only the features in allow. The error is a [*Refusal].
 	Parse(e Endpoint, body []byte, allow Allow) (Request, error)
 	// Header returns the headers of the request to the provider: the key, and those of the guest that may be forwarded.
 	Header(guest http.Header, key caisson.Secret, allow Allow) http.Header
@@ -42,10 +42,12 @@ type Dialect interface {
 	List(models []caisson.Model) []byte
 }
 
-// Allow contains the grants that apply to a request.
-type Allow struct{ ProviderTools, RemoteURLs, Beta, ServerState bool } // each field is a grant: provider-tools and so on
+// Allow contains the grants that apply to a request. If a field is true, the request may use: ProviderTools: tools that the
+// provider executes, such as web search; RemoteURLs: images and files that the provider fetches; Beta: beta features that headers
+// select; ServerState: ids of objects that the provider stores, such as earlier responses.
+type Allow struct{ ProviderTools, RemoteURLs, Beta, ServerState bool }
 
-// A Request is a checked body.
+// A Request is the checked body of a request to a model API.
 type Request interface {
 	Model() string // the requested model; "" if missing
 	Stream() bool  // whether the body requests a stream
@@ -59,7 +61,7 @@ type Request interface {
 	Output() (want, least int64)
 	// ServerIDs returns the ids of state at the provider that the request refers to (previous_response_id and the like).
 	ServerIDs() []string
-	// Encode returns the body for the provider.
+	// Encode returns the body that is sent to the provider, with the values in t.
 	Encode(t Target) ([]byte, error)
 }
 
@@ -87,17 +89,18 @@ type Meter interface {
 	Done() bool
 }
 
-// A Refusal is an error for a guest. Its codes are the same in every dialect.
+// A Refusal is an error for a guest. Its codes are the same in every dialect: invalid_request, unauthorized, not_found,
+// too_large, model_not_allowed, model_unpriced, over_budget, rate_limited, credential, upstream, timeout and internal.
 type Refusal struct {
 	Status  int    // HTTP status
-	Code    string // invalid_request, unauthorized, not_found, too_large, model_not_allowed, model_unpriced, over_budget, rate_limited, credential, upstream, timeout, internal
+	Code    string // one of the codes above
 	Param   string // the invalid field, such as "tools[0].type"; or ""
 	Message string // one sentence that tells the user what to do next
-	Retry   int    // seconds for Retry-After; 0 for none
-	Final   bool   // clients must not retry; Status is the dialect's FinalStatus
+	Retry   int    // seconds after which the client may retry, for the header Retry-After; 0 for no header
+	Final   bool   // clients must not retry; Status is the dialect's FinalStatus, which none of them retries
 }
 
-// Error returns the message.
+// Error returns r.Message.
 func (r *Refusal) Error() string { return r.Message }
 
 // AsRefusal returns err as a Refusal. An error of another type becomes an internal error without details.

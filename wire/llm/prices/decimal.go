@@ -12,6 +12,7 @@ import (
 // perTokenShift is the decimal shift from dollars per token to billionths of a dollar per million tokens.
 const perTokenShift = 6 + 9
 
+// Errors of dollars. A message follows the number that is wrong.
 var (
 	errNumber   = errors.New("is not a decimal number")
 	errNegative = errors.New("is negative")
@@ -19,7 +20,7 @@ var (
 	errTooLow   = errors.New("is less than the smallest price; check its unit")
 )
 
-// dollars parses a JSON number and returns it times ten to the power of shift, rounded to the nearest integer. It uses decimal
+// dollars parses a decimal number and returns it times ten to the power of shift, rounded to the nearest integer. It uses decimal
 // arithmetic only: 1.5e-07 per token is 0.15 per million, and 2.9999999999999997e-07, which a program has computed from 3e-07, is
 // 0.3.
 func dollars(s string, shift int) (caisson.USD, error) {
@@ -57,8 +58,8 @@ func dollars(s string, shift int) (caisson.USD, error) {
 	return caisson.USD(n), nil
 }
 
-// decimal splits a number so that its value is digits times ten to the power of exponent. digits has no leading zeros and is
-// empty for zero.
+// decimal splits the number s so that its value is digits times ten to the power of exponent. digits has no leading zeros and is
+// empty if the value is zero.
 func decimal(s string) (digits string, exponent int, err error) {
 	if len(s) > 64 {
 		return "", 0, errNumber

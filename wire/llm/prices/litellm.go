@@ -10,10 +10,10 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// sampleSpec is the entry that documents the format of LiteLLM's list.
+// sampleSpec is the key of the entry that documents the format of LiteLLM's list.
 const sampleSpec = "sample_spec"
 
-// invalidShare limits invalid entries: at most one in invalidShare entries may be invalid.
+// invalidShare limits the invalid entries of LiteLLM's or OpenRouter's list: at most one in invalidShare entries may be invalid.
 const invalidShare = 20
 
 // parseLiteLLM parses LiteLLM's list, a JSON object with one member per model.
@@ -85,11 +85,11 @@ func mergeMaxPrices(a, b caisson.ListedPrice) caisson.ListedPrice {
 
 // entry is a model in LiteLLM's list.
 type entry struct {
-	name   string
-	fields map[string]json.RawMessage
+	name   string                     // LiteLLM's name of the model
+	fields map[string]json.RawMessage // values of the entry's fields, by name
 }
 
-// price returns the prices of the model; false if it has no prices per token.
+// price returns the model with its prices; false if it has no prices per token, or if it is not one for text or embeddings.
 func (e entry) price() (caisson.ListedPrice, bool, error) {
 	p := caisson.ListedPrice{Model: e.name}
 	mode := e.stringField("mode")
@@ -111,7 +111,7 @@ func (e entry) price() (caisson.ListedPrice, bool, error) {
 	return p, true, e.limits(&p)
 }
 
-// costs are the prices of a model, with a separate price of reasoning: the prices of short prompts, or the highest prices.
+// costs are the prices of a model per million tokens, with a separate price of reasoning.
 type costs struct {
 	caisson.Prices
 	reasoning caisson.USD // price of output tokens of reasoning
@@ -172,7 +172,7 @@ func (e entry) maxPrices() (base costs, err error) {
 	return top, err
 }
 
-// limits sets the token limits of the model in p.
+// limits sets the context window and the output limit of p to those of the model.
 func (e entry) limits(p *caisson.ListedPrice) error {
 	input, err := e.countField("max_input_tokens")
 	if err != nil {
@@ -200,7 +200,7 @@ func isTier(field, price string) bool {
 	return ok && err == nil && n > 0
 }
 
-// stringField returns the value of a string field, or "".
+// stringField returns the value of the field with this name; "" if it is missing or not a string.
 func (e entry) stringField(name string) string {
 	var s string
 	if json.Unmarshal(e.fields[name], &s) != nil {
@@ -209,7 +209,7 @@ func (e entry) stringField(name string) string {
 	return s
 }
 
-// priceField returns a price field converted from dollars per token to dollars per million tokens; 0 if it is missing.
+// priceField returns the price in dollars per million tokens that the field has in dollars per token; 0 if the field is missing.
 func (e entry) priceField(name string) (caisson.USD, error) {
 	raw := e.fields[name]
 	if raw == nil || string(raw) == "null" {
@@ -222,7 +222,7 @@ func (e entry) priceField(name string) (caisson.USD, error) {
 	return price, nil
 }
 
-// countField returns the value of a field with a number of tokens; 0 if it is missing.
+// countField returns the number of tokens in the field with this name; 0 if it is missing.
 func (e entry) countField(name string) (int64, error) {
 	raw := e.fields[name]
 	if raw == nil || string(raw) == "null" {

@@ -7,7 +7,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// openRouter is the provider of the models in OpenRouter's list.
+// openRouter is the name of the provider of all models in OpenRouter's list.
 const openRouter = "openrouter"
 
 // isOpenRouter reports whether data is a JSON object whose member data is a list, as OpenRouter's list is.
@@ -21,10 +21,10 @@ func isOpenRouter(data []byte) bool {
 // openRouterModel is a model in OpenRouter's list, https://openrouter.ai/docs/api-reference/list-available-models. Prices are
 // strings with dollars per token.
 type openRouterModel struct {
-	ID      string            `json:"id"`
-	Context int64             `json:"context_length"`
-	Pricing map[string]string `json:"pricing"`
-	Top     struct {          // limits at the model's top provider
+	ID      string            `json:"id"`             // OpenRouter's name of the model
+	Context int64             `json:"context_length"` // context window, in tokens
+	Pricing map[string]string `json:"pricing"`        // by what is priced: prompt, completion, internal_reasoning and others
+	Top     struct {          // limits at the provider that OpenRouter prefers for the model
 		Output int64 `json:"max_completion_tokens"`
 	} `json:"top_provider"`
 }
@@ -67,7 +67,7 @@ func parseOpenRouter(data []byte) ([]caisson.ListedPrice, error) {
 	return list, nil
 }
 
-// price returns the prices of the model; false if it has none per token.
+// price returns the model with its prices; false if it has none per token.
 func (m openRouterModel) price() (caisson.ListedPrice, bool, error) {
 	p := caisson.ListedPrice{Model: m.ID, Provider: openRouter, Context: m.Context, Output: m.Top.Output}
 	if m.Pricing["prompt"] == "-1" || m.Pricing["completion"] == "-1" {

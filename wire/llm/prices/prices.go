@@ -20,20 +20,16 @@ import (
 )
 
 const (
-	// MaxSize is the maximum size of a list, in bytes.
-	MaxSize = 16 << 20
-	// maxModels is the maximum number of models in a list.
-	maxModels = 100_000
-	maxName   = 256  // bytes of the name of a model or provider
-	maxSource = 1024 // bytes of the source of a price list
-	// maxPrice is the highest plausible price per million tokens.
-	maxPrice = 10_000 * caisson.Dollar
-	// maxTokens is the highest plausible token limit.
-	maxTokens = 1_000_000_000
+	MaxSize   = 16 << 20                // maximum size of a list, in bytes
+	maxModels = 100_000                 // maximum number of models in a list
+	maxName   = 256                     // maximum length of the name of a model or provider, in bytes
+	maxSource = 1024                    // maximum length of the source of a list, its file name or URL, in bytes
+	maxPrice  = 10_000 * caisson.Dollar // highest plausible price per million tokens
+	maxTokens = 1_000_000_000           // highest plausible number of tokens of a model's context or output
 )
 
-// Parse returns the prices in data, sorted by model. It sets their Source to source and leaves At zero. Errors are of kind
-// Invalid and name the invalid model.
+// Parse returns the prices in data, sorted by model. It sets their Source to source, the file name or URL of data, and leaves At
+// zero. Errors are of kind Invalid and name the invalid model.
 //
 // From LiteLLM's list it takes the models of the modes chat, responses and embedding that have prices per token. Prices of zero
 // are not taken, because only the configuration may declare a model free. If long prompts cost more
@@ -74,7 +70,7 @@ func Parse(source string, data []byte) ([]caisson.ListedPrice, error) {
 	return list, nil
 }
 
-// parsePlain parses a list of prices.
+// parsePlain parses a list of [caisson.ListedPrice] in JSON.
 func parsePlain(data []byte) ([]caisson.ListedPrice, error) {
 	d := json.NewDecoder(bytes.NewReader(data))
 	if _, err := d.Token(); err != nil {
@@ -102,7 +98,7 @@ func parsePlain(data []byte) ([]caisson.ListedPrice, error) {
 	return list, checkEnd(d)
 }
 
-// parsePrice parses one price of a list.
+// parsePrice parses raw, a [caisson.ListedPrice] in JSON. Errors name the model, or i, the index in the list, if it has no name.
 func parsePrice(i int, raw json.RawMessage) (caisson.ListedPrice, error) {
 	var in struct {
 		Model    string `json:"model"`
@@ -165,7 +161,7 @@ func checkTokens(n int64) error {
 	return nil
 }
 
-// checkEnd returns an error if the list is incomplete or followed by other data.
+// checkEnd returns an error unless d is at the end of a price list that no other data follows.
 func checkEnd(d *json.Decoder) error {
 	if _, err := d.Token(); err != nil {
 		return malformed(err)

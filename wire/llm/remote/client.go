@@ -26,10 +26,8 @@ type ClientConfig struct {
 	URL string
 	// Tokens signs a run token for each request, which names the run; if nil, requests are refused until SetTokens is called.
 	Tokens *runtoken.Tokens
-	// Roots are the trusted certificate authorities of the gateway; nil selects the system's.
-	Roots *x509.CertPool
-	// Log receives failures to sign run tokens and to reach the gateway. Required.
-	Log *slog.Logger
+	Roots  *x509.CertPool // certificate authorities that are trusted for the gateway; nil means those of the system
+	Log    *slog.Logger   // receives failures to sign run tokens and to reach the gateway; required
 	// Dial connects to the gateway; nil means TCP.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 }
@@ -37,15 +35,15 @@ type ClientConfig struct {
 const (
 	dialTimeout = 10 * time.Second // for connecting, and for the TLS handshake
 	idleTimeout = 90 * time.Second // after which an unused connection is closed
-	maxHeader   = 64 << 10         // bytes of the header of a request or an answer
+	maxHeader   = 64 << 10         // maximum size of the header of an answer, in bytes
 )
 
 // A Client serves the model calls of sandboxes by forwarding them to a gateway on another machine. It streams requests and
 // answers without parsing them. It is safe for concurrent use. The zero Client refuses every request.
 type Client struct {
-	tokens atomic.Pointer[runtoken.Tokens]
-	proxy  *httputil.ReverseProxy
-	log    *slog.Logger
+	tokens atomic.Pointer[runtoken.Tokens] // signs run tokens; nil: every request is refused
+	proxy  *httputil.ReverseProxy          // forwards requests to the gateway; nil in the zero Client
+	log    *slog.Logger                    // receives failures to sign run tokens and to reach the gateway
 }
 
 // NewClient returns a client without connecting. Errors are of kind Invalid.
@@ -70,7 +68,7 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	return c, nil
 }
 
-// ParseURL parses the URL of a gateway. The error is a sentence without a subject, such as "is not a URL".
+// ParseURL parses the URL of a gateway. The error is a sentence without a subject, such as "is not a URL like https://host:8443".
 func ParseURL(s string) (*url.URL, error) {
 	u, err := url.Parse(s)
 	switch {
@@ -91,6 +89,7 @@ func loopback(host string) bool {
 	return host == "localhost" || err == nil && ip.IsLoopback()
 }
 
+// newTransport returns the transport for connections to the gateway.
 func newTransport(cfg ClientConfig) *http.Transport {
 	dial := cfg.Dial
 	if dial == nil {
@@ -122,7 +121,7 @@ func authHeaders() []string {
 	}
 }
 
-// authParams returns the query parameters in which clients send keys.
+// authParams returns the query parameters in which clients of models send keys.
 func authParams() []string { return []string{"key", "api_key", "access_token"} }
 
 // rewrite addresses a request to the gateway, removes the keys that the guest has sent, and adds the run token in the context of
@@ -157,7 +156,7 @@ func checkAnswer(resp *http.Response) error {
 	return nil
 }
 
-// SetTokens replaces the signer for future requests; nil refuses all of them.
+// SetTokens replaces what signs the run tokens of future requests; if t is nil, they are refused.
 func (c *Client) SetTokens(t *runtoken.Tokens) { c.tokens.Store(t) }
 
 // ServeHTTP forwards a request of the guest in its context.
@@ -182,8 +181,8 @@ func (c *Client) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		writeError(w, http.StatusBadGateway, "this run cannot use the model gateway; the log of the daemon has the reason")
 		return
 	}
-	// An answer may begin before the whole request is sent. Errors are ignored; a writer without full duplex sends the answer
-	// afterwards.
+	// The answer may begin before the whole request was sent. An error is ignored: it means that w cannot do that, and sends the
+	// answer only after it has read the request.
 	_ = http.NewResponseController(w).EnableFullDuplex()
 	c.proxy.ServeHTTP(w, r.WithContext(withToken(r.Context(), token)))
 }

@@ -12,30 +12,32 @@ import (
 )
 
 const (
-	maxFailures  = 20              // refused requests of one source before it receives 429
-	failureDecay = 3 * time.Second // time after which one refused request is no longer counted
-	maxSources   = 4096            // sources whose failures are counted at a time
+	maxFailures  = 20              // count of refused requests at which a source receives status 429
+	failureDecay = 3 * time.Second // interval at which the count of a source is reduced by one
+	maxSources   = 4096            // maximum number of sources with a count
 )
 
 // failureLimiter counts refused requests by source: an IPv4 address, or an IPv6 /64 network.
 type failureLimiter struct {
-	now func() time.Time
+	now func() time.Time // the clock
 
-	mu      sync.Mutex
-	sources *lru.Map[netip.Prefix, *failureCount] // guarded by mu
+	mu      sync.Mutex                            // guards sources
+	sources *lru.Map[netip.Prefix, *failureCount] // counts of the latest sources
 }
 
 // failureCount is the number of refused requests of a source, reduced by one per failureDecay.
 type failureCount struct {
-	count int       // refused requests that are counted against the source
-	since time.Time // time from which count is reduced
+	count int       // number of refused requests, as of since
+	since time.Time // time to which count has been reduced
 }
 
+// newFailureLimiter returns a limiter without counts.
 func newFailureLimiter() *failureLimiter {
 	return &failureLimiter{now: time.Now, sources: lru.New[netip.Prefix, *failureCount](maxSources)}
 }
 
-// add counts a refused request. It returns the seconds that its source should wait; 0 if the source is within the limit.
+// add counts a refused request from remoteAddr, HOST:PORT. If its source is at the limit, add returns how many seconds it should
+// wait, and counts nothing; otherwise it returns 0.
 func (f *failureLimiter) add(remoteAddr string) (wait int) {
 	source := reach.Source(remoteAddr)
 	f.mu.Lock()
@@ -59,7 +61,7 @@ func (f *failureLimiter) add(remoteAddr string) (wait int) {
 	return 0
 }
 
-// errorTypes maps statuses to the error types of OpenAI and Anthropic.
+// errorTypes has the field "type" of an error in the APIs of OpenAI and Anthropic, by HTTP status.
 var errorTypes = map[int]string{
 	http.StatusUnauthorized:       "authentication_error",
 	http.StatusForbidden:          "permission_error",

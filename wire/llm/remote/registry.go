@@ -11,30 +11,28 @@ import (
 
 // RegistryConfig configures a Registry.
 type RegistryConfig struct {
-	// Max is the maximum number of runs; 0 means 100,000.
-	Max int
-	// Now is the clock; nil means [time.Now].
-	Now func() time.Time
+	Max int              // maximum number of runs; 0 means 100,000
+	Now func() time.Time // the clock; nil means [time.Now]
 }
 
-// defaultMaxRuns is the default of RegistryConfig.Max.
+// defaultMaxRuns is the maximum number of runs if RegistryConfig.Max is 0.
 const defaultMaxRuns = 100_000
 
 // A Registry stores gateway runs in memory. The owner of the Registry must register the runs again after a restart. It is safe
 // for concurrent use.
 type Registry struct {
-	max int // maximum number of runs
-	now func() time.Time
+	max int              // maximum number of runs
+	now func() time.Time // the clock
 
-	mu      sync.RWMutex
-	runs    map[string]registeredRun // guarded by mu
-	sweepAt int                      // number of runs at which expired ones are removed; guarded by mu
+	mu      sync.RWMutex             // guards the fields below
+	runs    map[string]registeredRun // by the id in run tokens: that of the run, or of the sandbox
+	sweepAt int                      // number of runs at which expired ones are removed
 }
 
 // A registeredRun is a run with the time at which it expires.
 type registeredRun struct {
 	spec  caisson.WireSpec // guest and grant of the run
-	until time.Time
+	until time.Time        // when the run expires
 }
 
 var _ Runs = (*Registry)(nil)
@@ -86,7 +84,7 @@ func (r *Registry) Put(spec caisson.WireSpec, until time.Time) error {
 	return nil
 }
 
-// removeExpired removes expired runs, and sets sweepAt to twice the number of runs left, within limits. The caller must hold mu.
+// removeExpired removes expired runs, and sets sweepAt to twice the number left, from 1024 to max. The caller must hold mu.
 func (r *Registry) removeExpired(now time.Time) {
 	for id, run := range r.runs {
 		if !now.Before(run.until) {
@@ -96,7 +94,7 @@ func (r *Registry) removeExpired(now time.Time) {
 	r.sweepAt = min(max(1024, 2*len(r.runs)), r.max)
 }
 
-// Run implements [Runs]. It returns NotFound for an expired run.
+// Run implements [Runs]: id is that of a run or sandbox, as in a run token. It returns NotFound for an expired run.
 func (r *Registry) Run(_ context.Context, id string) (caisson.WireSpec, error) {
 	r.mu.RLock()
 	run, ok := r.runs[id]

@@ -18,20 +18,18 @@ import (
 	"github.com/caisson-dev/caisson/wire/llm/runtoken"
 )
 
-// Runs looks up runs.
+// Runs looks up the gateway runs that run tokens identify.
 type Runs interface {
-	// Run returns the guest and the grant of a run, or NotFound. It is called once per request.
+	// Run returns the guest and the grant of the run with the id in a token, or NotFound. It is called once per request.
 	Run(ctx context.Context, id string) (caisson.WireSpec, error)
 }
 
 // ServerConfig configures a Server. All fields but Tokens are required.
 type ServerConfig struct {
-	// Tokens verifies tokens; if nil, requests are refused until SetTokens is called.
-	Tokens *runtoken.Tokens
-	Runs   Runs // looks up the runs that tokens identify
-	// Gateway serves the requests. Their context holds the guest.
-	Gateway http.Handler
-	Log     *slog.Logger
+	Tokens  *runtoken.Tokens // verifies run tokens; if nil, requests are refused until SetTokens is called
+	Runs    Runs             // looks up the runs that tokens identify
+	Gateway http.Handler     // serves the requests with valid tokens; their context has the guest
+	Log     *slog.Logger     // receives refusals and failures to look up runs
 }
 
 // A Server authenticates the requests to a gateway over TCP. It is safe for concurrent use.
@@ -41,11 +39,11 @@ type ServerConfig struct {
 // that source are still served, so that no client can lock out others on its network.
 type Server struct {
 	cfg      ServerConfig
-	tokens   atomic.Pointer[runtoken.Tokens]
-	failures *failureLimiter
+	tokens   atomic.Pointer[runtoken.Tokens] // verifies tokens; nil: every request is refused
+	failures *failureLimiter                 // counts the refused requests of each source
 }
 
-// NewServer returns a server.
+// NewServer returns a server. The error says which required field of cfg is missing.
 func NewServer(cfg ServerConfig) (*Server, error) {
 	if cfg.Runs == nil || cfg.Gateway == nil || cfg.Log == nil {
 		return nil, errors.New("remote: Runs, Gateway and Log are required")
@@ -55,7 +53,7 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 	return s, nil
 }
 
-// SetTokens replaces the verifier for future requests; nil refuses all of them.
+// SetTokens replaces what verifies the run tokens of future requests; if t is nil, they are refused.
 func (s *Server) SetTokens(t *runtoken.Tokens) { s.tokens.Store(t) }
 
 // ServeHTTP verifies a request and forwards it to the gateway without its token.
@@ -94,7 +92,7 @@ func (s *Server) verify(h http.Header) (runtoken.Claims, error) {
 	return t.Verify(token)
 }
 
-// refuse rejects a request and counts the failure.
+// refuse logs reason and sends the client status and message; if the source of r has failed too often, it only sends status 429.
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, status int, reason, message string) {
 	if wait := s.failures.add(r.RemoteAddr); wait > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(wait))

@@ -30,10 +30,9 @@ const (
 	// MinKey is the minimum length of a key, in bytes.
 	MinKey = 32
 
-	maxRun     = 64  // bytes of the id of a run
+	maxRun     = 64  // maximum length of the id of a run, in bytes
 	maxAttempt = 1e9 // highest number of an attempt
-	// maxToken is the maximum length of a token: a run, an attempt of 10 digits, an expiry of 12, and a signature of 43
-	// characters.
+	// maxToken is the maximum length of a token, in bytes: run, attempt (10 digits), expiry (12 digits) and signature (43).
 	maxToken = maxRun + 1 + 10 + 1 + 12 + 1 + 43
 )
 
@@ -43,27 +42,25 @@ type Config struct {
 	// To rotate, add the new key as the second one everywhere, then make it the first one, and remove the old key one TTL later.
 	// Required.
 	Keys []caisson.Secret
-	// TTL is the validity of new tokens, in whole seconds; 0 means DefaultTTL.
-	TTL time.Duration
-	// Now is the clock; nil means [time.Now].
-	Now func() time.Time
+	TTL  time.Duration    // validity of new tokens, in whole seconds; 0 means DefaultTTL
+	Now  func() time.Time // the clock; nil means [time.Now]
 }
 
-// Tokens signs and verifies tokens. It is safe for concurrent use.
+// Tokens signs and verifies run tokens. It is safe for concurrent use.
 type Tokens struct {
-	keys []caisson.Secret
-	ttl  time.Duration
-	now  func() time.Time
+	keys []caisson.Secret // the first one signs; a token signed by any of them is valid
+	ttl  time.Duration    // validity of new tokens
+	now  func() time.Time // the clock
 }
 
 // Claims are the contents of a valid token.
 type Claims struct {
-	Run     string
-	Attempt int
+	Run     string    // id of the run, or of the sandbox if that has no run
+	Attempt int       // number of the run's attempt
 	Expiry  time.Time // the last second of the token's validity
 }
 
-// New returns Tokens. Errors are of kind Invalid.
+// New returns a Tokens that signs and verifies run tokens as cfg says. Errors are of kind Invalid.
 func New(cfg Config) (*Tokens, error) {
 	if len(cfg.Keys) != 1 && len(cfg.Keys) != 2 {
 		return nil, caisson.Errorf(caisson.Invalid, "run tokens need one key, or two while keys are exchanged; there are %d", len(cfg.Keys))
@@ -137,7 +134,7 @@ var (
 	errExpired   = errors.New("expired")
 )
 
-// refuse returns the error of Verify for an invalid token; Reason returns the reason.
+// refuse returns the error of Verify for an invalid token. It wraps reason, one of the errors above, for [Reason].
 func refuse(reason error) error {
 	return caisson.Wrap(reason, caisson.Unauthed, "this needs a valid run token in the header %s", Header)
 }
@@ -152,14 +149,14 @@ func Reason(err error) string {
 	return "refused"
 }
 
-// sign returns the encoded signature of data.
+// sign returns the encoded signature of data, the part of a token before the last dot.
 func sign(key caisson.Secret, data string) string {
 	mac := hmac.New(sha256.New, []byte(key.Reveal()))
 	mac.Write([]byte(data))
 	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// parse parses the signed part in its canonical form.
+// parse parses data, the part of a token before the last dot. It accepts only the form that Mint writes.
 func parse(data string) (Claims, error) {
 	parts := strings.Split(data, "|")
 	if len(parts) != 3 || !validRun(parts[0]) {
@@ -173,7 +170,7 @@ func parse(data string) (Claims, error) {
 	return Claims{Run: parts[0], Attempt: int(attempt), Expiry: time.Unix(expiry, 0).UTC()}, nil
 }
 
-// number parses a decimal number without sign, spaces and leading zeros.
+// number parses a decimal number of at most the given number of digits. It returns false for signs, spaces and leading zeros.
 func number(s string, digits int) (int64, bool) {
 	if s == "" || len(s) > digits || s[0] == '0' && s != "0" {
 		return 0, false

@@ -35,6 +35,7 @@ func Meter(t testing.TB, open func() dialect.Meter, answer string, cuts ...int) 
 	return whole
 }
 
+// write writes p to m, and fails the test if that fails or if m reports a negative number.
 func write(t testing.TB, m dialect.Meter, p string) {
 	t.Helper()
 	if n, err := m.Write([]byte(p)); n != len(p) || err != nil {
@@ -45,7 +46,7 @@ func write(t testing.TB, m dialect.Meter, p string) {
 	}
 }
 
-// same checks that two meters report the same values. what describes how the answer was written to b.
+// same checks that two meters report the same values. The answer was written whole to a; what describes how it was written to b.
 func same(t testing.TB, a, b dialect.Meter, what string) {
 	t.Helper()
 	if x, y := Describe(a), Describe(b); x != y {
@@ -53,7 +54,7 @@ func same(t testing.TB, a, b dialect.Meter, what string) {
 	}
 }
 
-// Describe returns the state of m as one line.
+// Describe returns all values that m reports as one line.
 func Describe(m dialect.Meter) string {
 	tokens, complete := m.Usage()
 	return fmt.Sprintf("in %d out %d read %d write %d complete %v seen %d done %v ids %v",

@@ -9,9 +9,9 @@ import (
 )
 
 const (
-	maxKeep  = 64 << 10 // bytes kept per value
-	maxKey   = 64       // bytes of a name; longer names match no path
-	maxLevel = 8        // levels of a path
+	maxKeep  = 64 << 10 // maximum size of a value that is kept, in bytes
+	maxKey   = 64       // maximum length of a name in a path, in bytes; longer names match no path
+	maxLevel = 8        // maximum number of names in a path
 )
 
 // A Scanner keeps the values at given paths. It follows quotes and brackets and validates nothing else; for a text that is not
@@ -20,26 +20,26 @@ const (
 type Scanner struct {
 	paths       [][]string         // the paths to find; each is a list of names
 	found       []strictjson.Value // the last value found at each path, by index of the path
-	stringBytes int64
-	size        int64
+	stringBytes int64              // bytes of all strings read so far that are not names, as escaped
+	size        int64              // bytes of the text read so far
 
-	depth int             // number of open brackets
-	level [maxLevel]level // open brackets, the outermost first
+	depth int             // number of arrays and objects that have begun and not ended
+	level [maxLevel]level // these arrays and objects, the outermost first, up to maxLevel
 	next  uint32          // bit set of the paths that the next value may match
 	done  bool            // the whole text was read
 
-	str, esc, name bool   // in a string; after a backslash in it; the string is a name
-	nextIsName     bool   // the next string is a name
+	str, esc, name bool   // in a string; after a backslash in it; the string is the name of a member
+	nextIsName     bool   // the next string is the name of a member
 	literal        bool   // in a number, true, false or null
 	key            []byte // the current or last name, as escaped; at most maxKey+1 bytes
 
 	keptPath    int    // index of the path whose value is being kept; -1 for none
 	keptDepth   int    // depth at which the value that is being kept began
-	kept        []byte // the bytes of that value that were read so far
-	keptTooLong bool   // the value has more than maxKeep bytes and is discarded
+	kept        []byte // the bytes of the value that is being kept that were read so far
+	keptTooLong bool   // the value that is being kept has more than maxKeep bytes and is discarded
 }
 
-// level is an open bracket.
+// level is an array or object that has begun and not ended.
 type level struct {
 	array bool   // an array; otherwise an object
 	mask  uint32 // bit set of the paths that this array or object matches
@@ -62,13 +62,13 @@ func (s *Scanner) Get(path int) strictjson.Value { return s.found[path] }
 // Done reports whether the whole text was read: its first bracket was closed.
 func (s *Scanner) Done() bool { return s.done }
 
-// StringBytes returns the number of bytes in strings that are not names.
+// StringBytes returns the number of bytes, as escaped, of all strings read so far that are not names.
 func (s *Scanner) StringBytes() int64 { return s.stringBytes }
 
 // Size returns the number of bytes read so far, up to the end of the text.
 func (s *Scanner) Size() int64 { return s.size }
 
-// Write reads the next piece of the text.
+// Write reads p, the next piece of the text. What follows the end of the text is ignored.
 func (s *Scanner) Write(p []byte) {
 	quote := -1 // position of the next quote at or after i; searched only once, because many backslashes may precede it
 	i := 0
@@ -107,7 +107,7 @@ func (s *Scanner) Write(p []byte) {
 	}
 }
 
-// text handles a part of a string.
+// text adds p, a part of the current string, to the name, or to the value that is being kept.
 func (s *Scanner) text(p []byte) {
 	if s.keptPath >= 0 {
 		s.keep(p...)
@@ -121,7 +121,7 @@ func (s *Scanner) text(p []byte) {
 	}
 }
 
-// endString handles the end of a string.
+// endString ends the current string. If it is a name, it determines the paths that the member's value may match.
 func (s *Scanner) endString() {
 	s.str = false
 	if s.name {
@@ -131,7 +131,7 @@ func (s *Scanner) endString() {
 	s.endValue()
 }
 
-// matchPaths returns the paths at the innermost bracket that continue with name.
+// matchPaths returns the bit set of those paths matched by the innermost array or object whose next element is name.
 func (s *Scanner) matchPaths(name string) (mask uint32) {
 	if s.depth == 0 || s.depth > maxLevel {
 		return 0
@@ -145,7 +145,7 @@ func (s *Scanner) matchPaths(name string) (mask uint32) {
 	return mask
 }
 
-// byte handles a byte outside of strings.
+// byte reads the byte c, which is outside of strings or a quote.
 func (s *Scanner) byte(c byte) {
 	if s.literal {
 		switch c {
@@ -185,7 +185,7 @@ func (s *Scanner) byte(c byte) {
 	}
 }
 
-// begin handles the first byte of a value.
+// begin begins a value, whose first byte is c. If the value is at a path, it is kept.
 func (s *Scanner) begin(c byte) {
 	if s.keptPath < 0 && s.next != 0 {
 		for i, w := range s.paths {
@@ -198,7 +198,7 @@ func (s *Scanner) begin(c byte) {
 	s.keep(c)
 }
 
-// endValue handles the end of a value.
+// endValue ends a value. If that is the value that is being kept, it is stored in found.
 func (s *Scanner) endValue() {
 	if s.keptPath < 0 || s.depth != s.keptDepth {
 		return
@@ -209,7 +209,7 @@ func (s *Scanner) endValue() {
 	s.keptPath = -1
 }
 
-// open handles an opening bracket.
+// open begins an array, or an object if array is false.
 func (s *Scanner) open(array bool) {
 	if s.depth < maxLevel {
 		s.level[s.depth] = level{array, s.next}
@@ -218,7 +218,7 @@ func (s *Scanner) open(array bool) {
 	s.nextMember()
 }
 
-// nextMember prepares for the next member of an object or element of an array.
+// nextMember determines whether a name is next, and which paths the next value may match, after an opening bracket or a comma.
 func (s *Scanner) nextMember() {
 	switch {
 	case s.depth == 0 || s.depth > maxLevel:
@@ -230,7 +230,7 @@ func (s *Scanner) nextMember() {
 	}
 }
 
-// close handles a closing bracket.
+// close ends the innermost array or object.
 func (s *Scanner) close() {
 	s.nextIsName = false
 	if s.depth > 0 {

@@ -9,7 +9,7 @@ func (v Value) Growth() (n int64) {
 	return n
 }
 
-// growth contains, for each value of a byte, by how many bytes a text can grow for each such byte in it.
+// growth contains, for each value of a byte, by how many bytes each such byte can make a text grow that is encoded again.
 var growth = func() (g [256]uint8) {
 	for b := 0x80; b < 0x100; b++ {
 		g[b] = 2 // two bytes of UTF-8 become six, three become six, four become twelve

@@ -5,12 +5,13 @@ import "strconv"
 // An Object is a JSON object whose top-level members can be replaced. It keeps the order of members.
 type Object struct{ members []member }
 
+// A member is a member of a JSON object.
 type member struct {
-	name  string
+	name  string // without quotes and escapes
 	value Value
 }
 
-// Object returns a copy of v's top level; it is empty if v is not an object.
+// Object returns v as an Object whose members can be replaced without changing v; it is empty if v is not an object.
 func (v Value) Object() *Object {
 	o := &Object{members: make([]member, 0, 16)}
 	for name, x := range v.Members() {
@@ -19,12 +20,12 @@ func (v Value) Object() *Object {
 	return o
 }
 
-// Clone returns a copy. The values are shared, because they are immutable.
+// Clone returns a copy of o. The values are shared, because they are immutable.
 func (o *Object) Clone() *Object {
 	return &Object{members: append(make([]member, 0, len(o.members)+4), o.members...)}
 }
 
-// Get returns a member, or nil if there is none.
+// Get returns the value of the member with this name, or nil if there is none.
 func (o *Object) Get(name string) Value {
 	for _, m := range o.members {
 		if m.name == name {
@@ -34,7 +35,7 @@ func (o *Object) Get(name string) Value {
 	return nil
 }
 
-// Set replaces a member, or adds it at the end. v must be valid JSON.
+// Set sets the value of the member with this name to v, which must be valid JSON. A new member is added at the end.
 func (o *Object) Set(name string, v Value) {
 	for i := range o.members {
 		if o.members[i].name == name {
@@ -45,10 +46,10 @@ func (o *Object) Set(name string, v Value) {
 	o.members = append(o.members, member{name, v})
 }
 
-// SetText sets a member to a string.
+// SetText sets the value of the member with this name to the string s.
 func (o *Object) SetText(name, s string) { o.Set(name, Quote(nil, s)) }
 
-// SetInt sets a member to a number.
+// SetInt sets the value of the member with this name to the number n.
 func (o *Object) SetInt(name string, n int64) { o.Set(name, strconv.AppendInt(nil, n, 10)) }
 
 // Value returns o as JSON. Names are encoded again, values are copied.

@@ -28,8 +28,8 @@ const (
 type Value []byte
 
 // Parse checks that body is exactly one JSON value: valid UTF-8, no duplicate name in an object at any level, in any escaping, no
-// nesting beyond [MaxDepth], no more members than [MaxMembers], and nothing after it. The error is a
-// [*dialect.Refusal]. The value shares the memory of body.
+// nesting beyond [MaxDepth], at most [MaxMembers] and [MaxElements], and nothing after it. The error is a [*dialect.Refusal].
+// The value shares the memory of body.
 func Parse(body []byte) (Value, error) {
 	v := Value(bytes.Trim(body, " \t\r\n"))
 	if len(v) == 0 {
@@ -160,7 +160,7 @@ func (v Value) Elements() iter.Seq2[int, Value] {
 	}
 }
 
-// Get returns a member of an object, or nil if there is none.
+// Get returns the value of the member of the object v with this name, or nil if there is none.
 func (v Value) Get(name string) Value {
 	for n, x := range v.Members() {
 		if string(n) == name {
@@ -218,6 +218,7 @@ func Quote(dst []byte, s string) []byte {
 	return dst
 }
 
+// skipSpace returns the position of the first byte of b, at i or later, that is not white space.
 func skipSpace(b []byte, i int) int {
 	for i < len(b) && (b[i] == ' ' || b[i] == '\n' || b[i] == '\r' || b[i] == '\t') {
 		i++
@@ -225,7 +226,7 @@ func skipSpace(b []byte, i int) int {
 	return i
 }
 
-// stringEnd returns the end of the string that begins at i, or -1 if it is incomplete.
+// stringEnd returns the position after the string that begins at i, or -1 if it is incomplete.
 func stringEnd(b []byte, i int) int {
 	// Most strings are short, for which a loop is faster than IndexByte.
 	i++
@@ -255,7 +256,7 @@ func stringEnd(b []byte, i int) int {
 	return -1
 }
 
-// valueEnd returns the end of the value that begins at i, or -1 if it is incomplete or there is none.
+// valueEnd returns the position after the value that begins at i, or -1 if it is incomplete or there is none.
 func valueEnd(b []byte, i int) int {
 	if i >= len(b) {
 		return -1
@@ -276,10 +277,10 @@ func valueEnd(b []byte, i int) int {
 	return end
 }
 
-// delimiter has the bytes at which a number, true, false or null ends.
+// delimiter tells, for each value of a byte, whether it ends a number, true, false or null before it.
 var delimiter = [256]bool{',': true, ']': true, '}': true, ':': true, ' ': true, '\n': true, '\r': true, '\t': true, '"': true, '[': true, '{': true}
 
-// nestEnd returns the end of the array or object that begins at i, or -1 if it is incomplete.
+// nestEnd returns the position after the array or object that begins at i, or -1 if it is incomplete.
 func nestEnd(b []byte, i int) int {
 	for depth := 0; i < len(b); i++ {
 		switch b[i] {
@@ -300,7 +301,7 @@ func nestEnd(b []byte, i int) int {
 	return -1
 }
 
-// unquote returns the contents of a quoted string. They share the memory of q if it has no escapes.
+// unquote returns the contents of q, a string with its quotes, without escapes. They share the memory of q if it has no escapes.
 func unquote(q []byte) []byte {
 	if bytes.IndexByte(q, '\\') < 0 {
 		return q[1 : len(q)-1]

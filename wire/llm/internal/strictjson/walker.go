@@ -3,8 +3,8 @@ package strictjson
 // A Walker reads a value once, from front to back, at any depth. In contrast, [Value.Members] of a member reads that member
 // twice, which is slow for long bodies. A Walker never fails: at invalid text it stops early.
 type Walker struct {
-	b []byte
-	i int // position of the next value
+	b []byte // the text of the value
+	i int    // position in b of the next value to read
 }
 
 // Walk returns a Walker at the beginning of v.
@@ -25,7 +25,7 @@ func (w *Walker) Skip() Value {
 	return v
 }
 
-// Peek returns a member of the next value, or nil if there is none, without moving.
+// Peek returns the value of the member with this name of the next value, or nil if there is none, without moving.
 func (w *Walker) Peek(name string) Value { return Value(w.b[w.i:]).Get(name) }
 
 // Array reads the next value, which must be an array, and calls each before every element. Elements that each does not read are
@@ -64,7 +64,7 @@ func (w *Walker) Object(each func(name []byte) error) error {
 	})
 }
 
-// walkMembers calls each before every element of the array, or member of the object, with the given closing bracket.
+// walkMembers reads the next value, an array or object with this closing bracket, and calls each before every element or member.
 func (w *Walker) walkMembers(closing byte, each func() error) error {
 	if w.i == len(w.b) || w.b[w.i] != closing-2 { // the code points of the opening and the closing bracket differ by two
 		w.Skip()

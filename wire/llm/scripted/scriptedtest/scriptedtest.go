@@ -15,24 +15,24 @@ import (
 
 // A Call is a recorded request.
 type Call struct {
-	Method string
-	Path   string // the escaped path, with the query
-	Host   string
-	Header http.Header
-	Body   []byte
-	Status int                // status of the answer; 0 if there was none
-	Billed caisson.TokenCount // the tokens that were charged
-	Done   bool               // the answer was sent completely
+	Method string             // HTTP method
+	Path   string             // the escaped path, with the query
+	Host   string             // the header Host
+	Header http.Header        // the other headers of the request
+	Body   []byte             // body of the request
+	Status int                // HTTP status of the answer; 0 if there was none
+	Billed caisson.TokenCount // the tokens that the model charged
+	Done   bool               // the model's handler has returned
 }
 
 // A Recorder records the calls that it forwards to a model. It is safe for concurrent use.
 type Recorder struct {
-	model http.Handler
+	model http.Handler // the model to which calls are forwarded
 
-	mu     sync.Mutex
-	calls  []*Call            // guarded by mu, and so are the elements
-	billed caisson.TokenCount // sum of the charged tokens; guarded by mu
-	bills  int                // number of calls for which tokens were charged; guarded by mu
+	mu     sync.Mutex         // guards the fields below and the elements of calls
+	calls  []*Call            // in the order of their arrival
+	billed caisson.TokenCount // sum of the charged tokens
+	bills  int                // number of calls for which tokens were charged
 }
 
 // NewRecorder returns a recorder for model. Charged tokens are counted only if model is a [scripted.Model].
@@ -101,7 +101,7 @@ func (r *Recorder) Billed() (calls int, t caisson.TokenCount) {
 	return r.bills, r.billed
 }
 
-// Cost returns the sum of the costs of all calls at these prices, each rounded like in the ledger.
+// Cost returns the sum of the costs of all calls at the prices p, each rounded as in the ledger.
 func (r *Recorder) Cost(p caisson.Prices) caisson.USD {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -119,11 +119,11 @@ func (r *Recorder) Reset() {
 	r.calls, r.billed, r.bills = nil, caisson.TokenCount{}, 0
 }
 
-// status records the status of an answer.
+// status is a response writer that records the HTTP status of the answer in a Call.
 type status struct {
 	http.ResponseWriter
-	r *Recorder
-	c *Call
+	r *Recorder // the recorder of c
+	c *Call     // the call that is answered
 }
 
 // WriteHeader implements [http.ResponseWriter].
@@ -147,5 +147,5 @@ func (s *status) note(code int) {
 	}
 }
 
-// Unwrap lets [http.ResponseController] flush.
+// Unwrap returns the underlying writer, with which [http.ResponseController] flushes.
 func (s *status) Unwrap() http.ResponseWriter { return s.ResponseWriter }
