@@ -16,16 +16,16 @@ type anthropic struct{}
 
 // anthropicRequest is the body of a request to Anthropic's API.
 type anthropicRequest struct {
-	Model      string             `json:"model"`
-	MaxTokens  int64              `json:"max_tokens"`
-	System     []block            `json:"system,omitempty"`
-	Messages   []anthropicMessage `json:"messages"`
-	Tools      []anthropicTool    `json:"tools,omitempty"`
-	ToolChoice *typeObject        `json:"tool_choice,omitempty"`
-	Stream     bool               `json:"stream"`
+	Model      string             `json:"model"`                 // alias of the model
+	MaxTokens  int64              `json:"max_tokens"`            // maximum number of tokens of the answer
+	System     []block            `json:"system,omitempty"`      // text of the system message
+	Messages   []anthropicMessage `json:"messages"`              // the conversation without the system message
+	Tools      []anthropicTool    `json:"tools,omitempty"`       // tools that the model may call
+	ToolChoice *typeObject        `json:"tool_choice,omitempty"` // "none" if the model must not call tools
+	Stream     bool               `json:"stream"`                // the answer is to be streamed
 }
 
-// typeObject is a JSON object whose only field is "type".
+// typeObject is a JSON object whose only field is "type", with which the API denotes a choice.
 type typeObject struct {
 	Type string `json:"type"`
 }
@@ -61,7 +61,7 @@ type block struct {
 // cacheMark marks the end of a prefix that the next request repeats: the provider caches it and charges it in full only once.
 var cacheMark = &typeObject{"ephemeral"}
 
-// request implements [api].
+// request implements [api]: it returns the path, the additional headers and the body, an anthropicRequest.
 func (anthropic) request(q *modelRequest) (string, http.Header, any) {
 	system, talk := splitSystem(q.talk)
 	req := anthropicRequest{Model: q.model, MaxTokens: maxOutput, Stream: true}
@@ -151,7 +151,7 @@ type anthropicUsage struct {
 	CacheWrite *int64 `json:"cache_creation_input_tokens"`
 }
 
-// add implements [api].
+// add implements [api]: it adds data, an anthropicEvent as JSON, to r and returns the text in data.
 func (anthropic) add(r *reply, data []byte) (string, error) {
 	var e anthropicEvent
 	if err := json.Unmarshal(data, &e); err != nil {

@@ -7,11 +7,11 @@ import (
 
 // outputBuffer is a writer that keeps the beginning and the end of a command's output. It is safe for concurrent use.
 type outputBuffer struct {
-	mu    sync.Mutex
-	head  []byte // the first bytes written; guarded by mu, like all fields below; full when its length is its capacity
-	tail  []byte // the last bytes written; a ring buffer once its length is its capacity
-	next  int    // write position in the ring buffer tail
-	total int64  // bytes written, including those that are not kept
+	mu    sync.Mutex // guards the fields below
+	head  []byte     // the first bytes written; full when its length is its capacity
+	tail  []byte     // the last bytes written; a ring buffer once its length is its capacity
+	next  int        // write position in the ring buffer tail
+	total int64      // number of bytes written, including those that are not kept
 }
 
 // newOutputBuffer returns a buffer that keeps the first head bytes and the last tail bytes.

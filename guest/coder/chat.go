@@ -24,6 +24,7 @@ const (
 	maxContinues = 4                // how often the model is asked to continue an answer that reached its length limit
 )
 
+// Texts with which the agent asks the model to continue an incomplete answer.
 const (
 	msgContinueBroken = "[Your answer broke off here because the connection was lost. Continue exactly where it ended, without repeating anything.]"
 	msgContinueLength = "[Your answer was cut at the limit of its length. Continue exactly where it ended, without repeating anything.]"

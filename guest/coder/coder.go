@@ -59,7 +59,7 @@ type config struct {
 	model     string // alias of the model
 	api       string // name of the model API; "" for OpenAI's
 	session   string // id of the conversation; "" for one that is not stored
-	state     string // directory in which conversations are stored
+	state     string // path of the directory in which conversations are stored
 	maxSteps  int    // maximum number of answers with tool calls
 	maxTokens int64  // maximum number of tokens of a request
 	workspace string // directory to work in; absolute once check has returned

@@ -86,7 +86,7 @@ func parseFailure(status int, body []byte) *failure {
 	return f
 }
 
-// retryAfter returns the delay that the headers request before a retry.
+// retryAfter returns the delay that the headers of a response request before a retry; 0 if they request none.
 func retryAfter(h http.Header) time.Duration {
 	if ms, err := strconv.ParseUint(h.Get("Retry-After-Ms"), 10, 31); err == nil {
 		return time.Duration(ms) * time.Millisecond

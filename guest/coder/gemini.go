@@ -15,9 +15,9 @@ type gemini struct{}
 // geminiRequest is the body of a request to Gemini's API.
 type geminiRequest struct {
 	System   *geminiContent  `json:"systemInstruction,omitempty"` // the system message
-	Contents []geminiContent `json:"contents"`
-	Tools    []geminiTools   `json:"tools,omitempty"`
-	Config   *geminiCalling  `json:"toolConfig,omitempty"` // whether the model may call tools
+	Contents []geminiContent `json:"contents"`                    // the conversation without the system message
+	Tools    []geminiTools   `json:"tools,omitempty"`             // tools that the model may call: at most one list
+	Config   *geminiCalling  `json:"toolConfig,omitempty"`        // whether the model may call tools; nil means that it may
 	Generate struct {        // parameters for the generation of the answer
 		MaxTokens int64 `json:"maxOutputTokens"`
 	} `json:"generationConfig"`
@@ -28,7 +28,8 @@ type geminiTools struct {
 	Functions []geminiFunction `json:"functionDeclarations"`
 }
 
-type geminiFunction struct { // description of a tool
+// geminiFunction is the description of a tool in a geminiRequest.
+type geminiFunction struct {
 	Name        string `json:"name"`
 	Description string `json:"description"`
 	Schema      raw    `json:"parametersJsonSchema"` // JSON schema of the tool's arguments
@@ -43,8 +44,8 @@ type geminiCalling struct {
 
 // geminiContent is a message in a request to or an answer of Gemini's API.
 type geminiContent struct {
-	Role  string       `json:"role,omitempty"`
-	Parts []geminiPart `json:"parts"`
+	Role  string       `json:"role,omitempty"` // who the message is from: user or model
+	Parts []geminiPart `json:"parts"`          // content of the message
 }
 
 // geminiPart is a part of a message, with the fields of all kinds that the agent sends or reads.
@@ -72,7 +73,7 @@ type geminiResponse struct {
 	} `json:"response"`
 }
 
-// request implements [api].
+// request implements [api]: it returns the path, the additional headers and the body, a geminiRequest.
 func (gemini) request(q *modelRequest) (string, http.Header, any) {
 	system, talk := splitSystem(q.talk)
 	req := geminiRequest{System: &geminiContent{Parts: []geminiPart{{Text: system}}}}
@@ -138,7 +139,7 @@ type geminiAnswer struct {
 	} `json:"usageMetadata"`
 }
 
-// add implements [api].
+// add implements [api]: it adds data, a geminiAnswer as JSON, to r and returns the text in data.
 func (gemini) add(r *reply, data []byte) (string, error) {
 	var a geminiAnswer
 	if err := json.Unmarshal(data, &a); err != nil {

@@ -81,20 +81,20 @@ func (s server) do(ctx context.Context, method, path string, body []byte, header
 	return res, nil
 }
 
-// stream is the connection for one HTTP request.
+// stream is the connection to a server for one HTTP request.
 type stream struct {
 	net.Conn
 	idle time.Duration // timeout of each read from the connection
 	stop func() bool   // result of context.AfterFunc: keeps the end of the context from closing the connection
 }
 
-// Read implements [io.Reader].
+// Read implements [io.Reader] with the timeout c.idle.
 func (c *stream) Read(p []byte) (int, error) {
 	c.SetReadDeadline(time.Now().Add(c.idle))
 	return c.Conn.Read(p)
 }
 
-// Close implements [io.Closer].
+// Close closes the connection.
 func (c *stream) Close() error {
 	c.stop()
 	return c.Conn.Close()

@@ -16,8 +16,8 @@ import (
 
 // Limits on stored conversations, in bytes.
 const (
-	maxMemory  = 8 << 20 // size of the part at the end of a stored conversation that is read
-	keepMemory = 1 << 20 // a longer conversation is shortened to this size before it is continued
+	maxMemory  = 8 << 20 // maximum size of the part, at the end of a stored conversation, that is read
+	keepMemory = 1 << 20 // size to which a longer conversation is shortened before it is continued
 	maxIDName  = 128     // longest id of a conversation that is used in its file's name; for a longer one, the id's hash is used
 )
 

@@ -22,9 +22,9 @@ type message struct {
 
 // call is one tool call.
 type call struct {
-	ID        string   `json:"id"`
-	Type      string   `json:"type"` // always "function"
-	Function  function `json:"function"`
+	ID        string   `json:"id"`                      // id of the call, unique in the conversation
+	Type      string   `json:"type"`                    // always "function"
+	Function  function `json:"function"`                // the called tool and its arguments
 	Extra     raw      `json:"extra_content,omitempty"` // signatures of thoughts, which some models require in later requests
 	signature string   // signature of the thought before the call, from Gemini's models
 }
@@ -32,7 +32,7 @@ type call struct {
 // function is the function of a tool call: the name of the tool, and the arguments for it.
 type function struct {
 	Name      string `json:"name"`      // name of the tool
-	Arguments string `json:"arguments"` // as written by the model; may be invalid JSON
+	Arguments string `json:"arguments"` // arguments as written by the model; may be invalid JSON
 }
 
 // size returns the approximate size of m in a request, in bytes.

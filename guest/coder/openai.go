@@ -15,22 +15,23 @@ type openAI struct{}
 
 // chatRequest is the body of a request to OpenAI's API.
 type chatRequest struct {
-	Model      string     `json:"model"`
-	Messages   []message  `json:"messages"`
-	Tools      []chatTool `json:"tools,omitempty"`
+	Model      string     `json:"model"`                 // alias of the model
+	Messages   []message  `json:"messages"`              // the conversation
+	Tools      []chatTool `json:"tools,omitempty"`       // tools that the model may call
 	ToolChoice string     `json:"tool_choice,omitempty"` // "none" if the model must not call tools
-	Stream     bool       `json:"stream"`
+	Stream     bool       `json:"stream"`                // the answer is to be streamed
 	Options    struct {   // options of the streamed answer
 		Usage bool `json:"include_usage"`
 	} `json:"stream_options"`
 }
 
-type chatTool struct { // description of a tool
+// chatTool is the description of a tool in a chatRequest.
+type chatTool struct {
 	Type     string     `json:"type"` // always "function"
 	Function definition `json:"function"`
 }
 
-// request implements [api].
+// request implements [api]: it returns the path, the additional headers and the body, a chatRequest.
 func (openAI) request(q *modelRequest) (string, http.Header, any) {
 	req := chatRequest{Model: q.model, Messages: q.talk, Stream: true}
 	req.Options.Usage = true
@@ -108,7 +109,7 @@ func contentText(content raw) (string, error) {
 	return all.String(), nil
 }
 
-// add implements [api].
+// add implements [api]: it adds data, a chunk as JSON or "[DONE]" at the end of a stream, to r and returns the text in data.
 func (openAI) add(r *reply, data []byte) (string, error) {
 	if string(data) == "[DONE]" {
 		r.done = true

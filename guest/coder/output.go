@@ -29,11 +29,12 @@ type output struct {
 	w         io.Writer        // receives the lines
 	err       error            // first error of writing to w
 	textSize  int              // number of bytes of text written so far
-	current   strings.Builder  // text of the current message of the model
+	current   strings.Builder  // text of the model's current message so far
 	truncated bool             // the text was longer than maxAnswer, and its rest is dropped
 	usage     caisson.RunUsage // sum of the usage of all model calls
 }
 
+// newOutput returns an output that writes lines to w.
 func newOutput(w io.Writer) *output { return &output{w: w} }
 
 // writeEvent writes an event. After an error of a write, nothing is written any more.
@@ -60,7 +61,7 @@ func encode(v any) ([]byte, error) {
 // startMessage begins a message of the model. Between two messages with text there is always a tool call.
 func (o *output) startMessage() { o.current.Reset() }
 
-// write writes a part of the text of the current message.
+// write writes s, the next part of the text of the current message.
 func (o *output) write(s string) {
 	s = clean(s)
 	if s == "" || o.truncated {

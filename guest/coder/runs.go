@@ -63,11 +63,11 @@ func (t *toolRefusal) Error() string { return fmt.Sprintf("refused (%d): %s", t.
 
 // agentRun is the state of a sub-run, with the fields of the API's run that are used.
 type agentRun struct {
-	ID     string            `json:"id"` // id of the sub-run
-	State  caisson.RunState  `json:"state"`
-	Answer string            `json:"answer"`
-	Cut    bool              `json:"cut"` // Answer was truncated by the server
-	Error  *caisson.RunError `json:"error"`
+	ID     string            `json:"id"`     // id of the sub-run
+	State  caisson.RunState  `json:"state"`  // state of the sub-run
+	Answer string            `json:"answer"` // answer of the sub-run's agent
+	Cut    bool              `json:"cut"`    // Answer was truncated by the server
+	Error  *caisson.RunError `json:"error"`  // error of the sub-run; nil if there is none
 }
 
 // runAgent executes a call of the tool run_agent: it starts a sub-run and waits for its result.

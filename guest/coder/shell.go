@@ -28,8 +28,8 @@ const (
 type shell struct {
 	dir string // working directory of the commands
 
-	mu         sync.Mutex
-	openGroups map[int]bool // ids of process groups in which a process still has the command's output open; guarded by mu
+	mu         sync.Mutex   // guards openGroups
+	openGroups map[int]bool // ids of process groups in which a process still has the output of its command open
 }
 
 // tool returns the tool shell.

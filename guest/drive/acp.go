@@ -27,11 +27,11 @@ type acpClient struct {
 	state   *turnState          // what the agent has reported about the turn
 	session string              // id that the agent gave the conversation; set before started is set
 	started atomic.Bool         // the prompt was sent, or is being sent; earlier updates repeat previous turns and are ignored
-	calls   map[string]*acpCall // tool calls of the turn, by id
+	calls   map[string]*acpCall // tool calls of the turn that have not ended, by id
 	message string              // id of the message whose parts are arriving
 }
 
-// Run implements [Driver].
+// Run implements [Driver]: it starts t's command and speaks the protocol with it for one turn.
 func (acpDriver) Run(ctx context.Context, t *task.Task, out Out) (TurnResult, error) {
 	c := &acpClient{t: t, rpc: newRPC(out), state: newTurnState(t, out), calls: map[string]*acpCall{}}
 	c.rpc.handle = c.handle
@@ -87,7 +87,7 @@ func (c *acpClient) savedSession() (string, error) {
 	return string(id), err
 }
 
-// openSession resumes the conversation that the task continues, or starts one. If can is false, the agent cannot resume any.
+// openSession resumes the conversation that the task continues, or starts one. can means that the agent can resume conversations.
 func (c *acpClient) openSession(ctx context.Context, can bool) error {
 	place := map[string]any{"cwd": c.t.Workdir, "mcpServers": []any{}}
 	if c.t.Continue {
@@ -165,7 +165,8 @@ func (c *acpClient) prompt(ctx, talk context.Context) error {
 	return fmt.Errorf("the agent has ended its turn for a reason that is not known: %s", shortLine(end.Reason))
 }
 
-// handle handles the notifications and requests of the agent.
+// handle handles a notification or request of the agent: an update of the conversation, a request for permission to call a tool,
+// or to read or write a file.
 func (c *acpClient) handle(method string, params json.RawMessage) (any, error) {
 	switch method {
 	case "session/update":

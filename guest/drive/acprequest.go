@@ -65,8 +65,8 @@ func permitted(rule caisson.ToolRule, names ...string) bool {
 type acpFile struct {
 	Path    string `json:"path"`    // absolute path of the file
 	Line    int    `json:"line"`    // number of the first line to read, counted from 1
-	Limit   int    `json:"limit"`   // maximum number of lines to read
-	Content string `json:"content"` // content to write
+	Limit   int    `json:"limit"`   // maximum number of lines to read; 0 means no limit
+	Content string `json:"content"` // content to write to the file
 }
 
 // file decodes a request to read or write a file. It returns an error if the path is relative, or if the task's rule does not
@@ -86,7 +86,7 @@ func (c *acpClient) file(params json.RawMessage, names ...string) (*acpFile, err
 	return f, nil
 }
 
-// readFile executes the agent's request to read a file.
+// readFile executes the agent's request to read a file, or some of its lines.
 func (c *acpClient) readFile(params json.RawMessage) (any, error) {
 	f, err := c.file(params, "fs/read_text_file", "read")
 	if err != nil {

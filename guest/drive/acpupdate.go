@@ -36,7 +36,7 @@ type acpCall struct {
 	reported bool            // the start of the call has been reported
 }
 
-// update handles an update about the conversation. Updates of unknown kinds are ignored.
+// update reports what is new in an update about the conversation. Updates of unknown kinds are ignored.
 func (c *acpClient) update(u *acpUpdate) {
 	switch u.Kind {
 	case "agent_message_chunk":
@@ -140,7 +140,7 @@ func (c *acpClient) begin(call *acpCall) {
 	c.state.toolStart(call.ID, call.displayName(), args)
 }
 
-// displayName returns the name of the tool for users: its name, its kind or its title, whichever the agent has sent.
+// displayName returns the name of the tool for users: the first that the agent has sent of its name, its kind and its title.
 func (t *acpTool) displayName() string {
 	if t.Name == "" && t.Sort != "" && t.Sort != "other" {
 		return t.Sort

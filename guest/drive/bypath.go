@@ -11,7 +11,7 @@ import (
 // byPath parses the output of agents whose catalog entry describes lines by paths of JSON fields, and by conditions on fields.
 type byPath struct {
 	paths map[string][]string    // paths of JSON fields, by key of "events" in the catalog entry
-	when  map[string][]condition // conditions that must all hold, by key of "events" in the catalog entry
+	when  map[string][]condition // conditions that must all hold for a line, by key of "events" in the catalog entry
 }
 
 // The keys of "events" in a catalog entry: those with the path of a JSON field as value, and those with a list of conditions.
@@ -78,10 +78,10 @@ func newByPath(events map[string]string) (dialect, error) {
 	return p, nil
 }
 
-// reportsEnd implements [dialect].
+// reportsEnd implements [dialect]: no line ends the turn.
 func (*byPath) reportsEnd() bool { return false }
 
-// line implements [dialect].
+// line implements [dialect]. It accepts lines in which at least one of the described fields has a value.
 func (p *byPath) line(raw []byte, s *turnState) bool {
 	var v any
 	if json.Unmarshal(raw, &v) != nil {
@@ -116,7 +116,7 @@ func (p *byPath) holds(v any, key string) bool {
 	return !slices.ContainsFunc(p.when[key], func(c condition) bool { return !c.holds(v) })
 }
 
-// field returns the field of v for key, such as "text"; nil if it is missing or a condition of "text.when" does not hold.
+// field returns the value in the line v for a key such as "text"; nil if there is none, or the conditions of the key do not hold.
 func (p *byPath) field(v any, key string) any {
 	if !p.holds(v, key+".when") {
 		return nil

@@ -12,10 +12,10 @@ import (
 // of Qwen Code with the same flags.
 type claude struct{}
 
-// reportsEnd implements [dialect].
+// reportsEnd implements [dialect]: a line of type result ends the turn.
 func (*claude) reportsEnd() bool { return true }
 
-// claudeBlock is a block of a message, with the fields of all types that are used.
+// claudeBlock is a block of a message, with those fields of all types of blocks that the driver uses.
 type claudeBlock struct {
 	Type      string          `json:"type"`        // type of the block, such as text, tool_use or tool_result
 	Text      string          `json:"text"`        // text of a text block
@@ -27,17 +27,17 @@ type claudeBlock struct {
 	IsError   bool            `json:"is_error"`    // of a tool_result: the call has failed
 }
 
-// claudeLine is a line of output, with the fields of all types that are used.
+// claudeLine is a line of output, with those fields of all types of lines that the driver uses.
 type claudeLine struct {
 	Type    string    `json:"type"`                // type of the line, such as assistant or result
 	Subtype string    `json:"subtype"`             // further division of some types, such as success for the type result
-	Parent  *string   `json:"parent_tool_use_id"`  // set for messages of a sub-agent, which are not part of the answer
+	Parent  *string   `json:"parent_tool_use_id"`  // not nil for messages of a sub-agent, which are not part of the answer
 	Version string    `json:"claude_code_version"` // version of Claude Code
 	Qwen    string    `json:"qwen_code_version"`   // version of the program, if it is Qwen Code
 	Message *struct { // of a line with a whole message: the message
 		Content json.RawMessage `json:"content"`
 	} `json:"message"`
-	Error json.RawMessage `json:"error"` // error of a failed message
+	Error json.RawMessage `json:"error"` // of a line with a message that has failed: the error
 	Event *struct {       // of a line with a part of a message: the part
 		Type  string       `json:"type"`
 		Block *claudeBlock `json:"content_block"`
@@ -71,7 +71,7 @@ type claudeResult struct {
 	} `json:"modelUsage"`
 }
 
-// line implements [dialect].
+// line implements [dialect]. It accepts lines of all types that Claude Code and Qwen Code are known to write.
 func (c *claude) line(raw []byte, s *turnState) bool {
 	var l claudeLine
 	if json.Unmarshal(raw, &l) != nil {

@@ -13,10 +13,10 @@ type codex struct {
 	lastError string // message of the last error; an error need not end the turn, because codex retries lost connections
 }
 
-// reportsEnd implements [dialect].
+// reportsEnd implements [dialect]: a line of type turn.completed or turn.failed ends the turn.
 func (*codex) reportsEnd() bool { return true }
 
-// codexItem is an item of a turn, such as a message or a tool call, with the fields of all types that are used.
+// codexItem is an item of a turn, such as a message or a tool call, with those fields of all types of items that the driver uses.
 type codexItem struct {
 	ID        string          `json:"id"`                // id of the item
 	Type      string          `json:"type"`              // type of the item, such as agent_message
@@ -42,7 +42,7 @@ type codexItem struct {
 	} `json:"items"`
 }
 
-// line implements [dialect].
+// line implements [dialect]. It accepts lines of known types.
 func (c *codex) line(raw []byte, s *turnState) bool {
 	var e struct {
 		Type    string     `json:"type"`
@@ -94,7 +94,7 @@ func (c *codex) line(raw []byte, s *turnState) bool {
 	return true
 }
 
-// item handles an item, such as a message or a tool call, that has started, changed or been completed.
+// item reports what is new in an item, such as a message or a tool call, that has started, changed or been completed, to s.
 func (c *codex) item(i *codexItem, completed bool, s *turnState) {
 	switch i.Type {
 	case "agent_message":

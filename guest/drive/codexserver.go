@@ -23,10 +23,10 @@ type codexClient struct {
 	t       *task.Task     // the turn that the client does
 	rpc     *rpc           // connection to the agent's program
 	state   *turnState     // what the agent has reported about the turn
-	items   codex          // handles items, and keeps the last error
+	items   codex          // reports items to state, and keeps the last error
 	thread  string         // id of the codex thread of the turn
 	started atomic.Bool    // the field thread is set
-	end     chan codexTurn // receives the turn when it has ended
+	end     chan codexTurn // receives the turn, as reported by the server, when it has ended
 }
 
 // codexTurn is the state of a turn as the server reports it.
@@ -61,7 +61,7 @@ type codexNotification struct {
 	} `json:"tokenUsage"`
 }
 
-// Run implements [Driver].
+// Run implements [Driver]: it starts t's command and speaks the protocol with it for one turn.
 func (codexDriver) Run(ctx context.Context, t *task.Task, out Out) (TurnResult, error) {
 	c := &codexClient{t: t, rpc: newRPC(out), state: newTurnState(t, out), end: make(chan codexTurn, 1)}
 	c.rpc.handle = c.handle

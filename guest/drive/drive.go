@@ -31,10 +31,10 @@ type Out interface {
 	Text(s string)
 	// Separate puts an empty line before the next text, unless there was no text yet.
 	Separate()
-	Status(phase, label string)                 // reports a status; label is a short text about it
-	ToolStart(id, name string, args any)        // reports the start of a tool call
-	ToolResult(id, result string, isError bool) // reports the result of a tool call
+	Status(phase, label string)                 // reports a phase of the task; label is a short text about it
+	ToolStart(id, name string, args any)        // reports the start of a tool call with this id, of the tool called name
+	ToolResult(id, result string, isError bool) // reports the end of a tool call; isError means that it has failed
 	Usage(u caisson.RunUsage)                   // reports the usage as the agent counts it; the ledger is more accurate
-	Log(stream string, data []byte)             // appends raw output of the agent's program to a log
-	Mark(mark string)                           // reports the program's start, its receipt of the prompt, or the answer's end
+	Log(stream string, data []byte)             // appends raw output of the agent's program to the log called stream
+	Mark(mark string)                           // reports a point in time that the task has reached, such as task.MarkStarted
 }

@@ -8,13 +8,13 @@ import (
 
 // caissonEvents parses lines in Caisson's own format: [caisson.RunEvent] without the fields that the engine sets. Events of type
 // text_delta contain the answer; an assistant_final may repeat it, or contain an answer that was not streamed. Of several errors
-// the first is reported. An event done ends the turn.
+// the first is reported. An event done ends the turn, and so does an assistant_final if there was no error before.
 type caissonEvents struct{}
 
-// reportsEnd implements [dialect].
+// reportsEnd implements [dialect]: some agents write no line that ends the turn.
 func (*caissonEvents) reportsEnd() bool { return false }
 
-// line implements [dialect].
+// line implements [dialect]. It accepts lines with the known types of events.
 func (*caissonEvents) line(raw []byte, s *turnState) bool {
 	var e caisson.RunEvent
 	if json.Unmarshal(raw, &e) != nil {

@@ -12,7 +12,7 @@ import (
 // execDriver is the driver [caisson.DriverExec]: the standard output of the program is the answer, and exit code 0 means success.
 type execDriver struct{}
 
-// Run implements [Driver].
+// Run implements [Driver]: it runs t's command, whose standard output is the answer.
 func (execDriver) Run(ctx context.Context, t *task.Task, out Out) (TurnResult, error) {
 	return runOnce(ctx, t, out, nil, func(r io.Reader) {
 		buf := make([]byte, 16<<10)

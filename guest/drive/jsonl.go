@@ -68,7 +68,7 @@ func (s *turnState) report(u caisson.RunUsage) {
 	s.out.Usage(u)
 }
 
-// Run implements [Driver].
+// Run implements [Driver]. The dialect of the lines is the one that t.Events describes.
 func (jsonlDriver) Run(ctx context.Context, t *task.Task, out Out) (TurnResult, error) {
 	d, err := newDialect(t.Events)
 	if err != nil {
@@ -145,9 +145,9 @@ func newDialect(events map[string]string) (dialect, error) {
 }
 
 // autoDialect detects the dialect of an agent: the first known dialect that accepts a line parses all further lines.
-type autoDialect struct{ chosen dialect }
+type autoDialect struct{ chosen dialect } // nil until a line was accepted
 
-// line implements [dialect].
+// line implements [dialect]. It accepts a line if the chosen dialect, or before there is one any known dialect, accepts it.
 func (g *autoDialect) line(raw []byte, s *turnState) bool {
 	if g.chosen != nil {
 		return g.chosen.line(raw, s)
@@ -161,7 +161,7 @@ func (g *autoDialect) line(raw []byte, s *turnState) bool {
 	return false
 }
 
-// reportsEnd implements [dialect].
+// reportsEnd implements [dialect] with the chosen dialect.
 func (g *autoDialect) reportsEnd() bool { return g.chosen != nil && g.chosen.reportsEnd() }
 
 // joinTexts returns the text of a JSON value that is a string or a list of blocks with text.

@@ -17,7 +17,7 @@ import (
 
 // Timeouts and intervals for killing and reaping processes.
 const (
-	killTimeout  = time.Minute     // for killing all processes; long, because processes that keep forking slow down the machine
+	killTimeout  = time.Minute     // for killing all processes; long, because some fork all the time and slow down the machine
 	stopTimeout  = 5 * time.Second // for stopping all processes; then they are killed even if new ones appear
 	exitDeadline = 5 * time.Second // for a process to exit; after it the process counts as one that cannot be killed
 	reapInterval = time.Second     // minimum time between two scans for zombies
@@ -35,7 +35,7 @@ var startedChildren = struct {
 // background has the names of the programs that may keep running after the task; nil if there are no such programs.
 var background atomic.Pointer[[]string]
 
-// isBackground reports whether p may keep running after the task.
+// isBackground reports whether p may keep running after the task, because its name is in background.
 func isBackground(p process) bool {
 	names := background.Load()
 	return names != nil && slices.Contains(*names, p.name)

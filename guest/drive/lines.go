@@ -11,9 +11,9 @@ const maxJSON = 8 << 20
 
 // lines reads lines from r, and truncates lines of more than limit bytes.
 type lines struct {
-	r     *bufio.Reader
-	limit int    // maximum length of a line, in bytes
-	buf   []byte // the line that the method next has returned last
+	r     *bufio.Reader // the input
+	limit int           // maximum length of a line, in bytes
+	buf   []byte        // the line that the method next has returned last
 }
 
 // newLines returns a reader of the lines of r that truncates lines of more than limit bytes.

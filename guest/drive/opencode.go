@@ -8,13 +8,13 @@ import (
 )
 
 // opencode parses the output of "opencode run --format json": a line for each part of a message that is complete. used is the sum
-// of the usage of all steps so far.
+// of the usage of all steps of the turn so far.
 type opencode struct{ used caisson.RunUsage }
 
-// reportsEnd implements [dialect].
+// reportsEnd implements [dialect]: no line ends the turn.
 func (*opencode) reportsEnd() bool { return false }
 
-// line implements [dialect].
+// line implements [dialect]. It accepts lines of known types that have a session id.
 func (o *opencode) line(raw []byte, s *turnState) bool {
 	var l struct {
 		Type    string `json:"type"`

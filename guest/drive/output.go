@@ -19,7 +19,7 @@ const (
 	flushSize = 4 << 10               // bytes of text that are written at once
 	flushTime = 20 * time.Millisecond // minimum time between two lines of text with less than flushSize bytes
 	logTime   = 50 * time.Millisecond // longest time for which data of a log is collected before it is written
-	lineSpace = 64                    // approximate size of a line without its content, in bytes
+	lineSpace = 64                    // approximate size of a line without its text or data, in bytes
 )
 
 // output implements [Out]: it writes lines of JSON for the engine, each a [task.Line].
@@ -152,7 +152,7 @@ func (o *output) event(e caisson.RunEvent) {
 	o.left -= o.write(task.Line{RunEvent: e})
 }
 
-// write writes a line and returns its length in bytes. A line that the engine would reject is dropped.
+// write writes a line and returns its length in bytes. A line that the engine would reject is dropped: its length is 0.
 func (o *output) write(l task.Line) int64 {
 	n, err := o.w.Write(l)
 	if err != nil && !errors.Is(err, task.ErrRefused) {
@@ -169,7 +169,7 @@ func (o *output) writeEvent(e caisson.RunEvent) {
 	o.event(e)
 }
 
-// Status implements [Out].
+// Status implements [Out]. An unknown phase becomes "running"; a status equal to the last event is not written.
 func (o *output) Status(phase, label string) {
 	if !slices.Contains(task.Phases, phase) {
 		phase = "running"
@@ -189,7 +189,7 @@ func (o *output) ToolStart(id, name string, args any) {
 	o.writeEvent(caisson.RunEvent{Type: caisson.EventToolStart, CallID: nonEmptyLine(id), Tool: nonEmptyLine(name), Args: encodeArguments(args)})
 }
 
-// ToolResult implements [Out].
+// ToolResult implements [Out]. A long result is truncated to task.MaxResult bytes.
 func (o *output) ToolResult(id, result string, isError bool) {
 	// A long result is truncated before it is cleaned, to save time, and again afterwards: cleaning can make it three times as long.
 	result, rest := truncate(result, 2*task.MaxResult, ""), len(result)
@@ -205,7 +205,7 @@ func (o *output) ToolResult(id, result string, isError bool) {
 	o.writeEvent(caisson.RunEvent{Type: caisson.EventToolResult, CallID: nonEmptyLine(id), Result: text, IsError: isError})
 }
 
-// Usage implements [Out].
+// Usage implements [Out]. Negative numbers become 0.
 func (o *output) Usage(u caisson.RunUsage) {
 	for _, n := range []*int64{&u.Calls, &u.Failed, &u.Tokens.Input, &u.Tokens.Output, &u.Tokens.CacheRead, &u.Tokens.CacheWrite, (*int64)(&u.Cost)} {
 		*n = max(0, *n)
@@ -213,7 +213,7 @@ func (o *output) Usage(u caisson.RunUsage) {
 	o.writeEvent(caisson.RunEvent{Type: caisson.EventUsage, Usage: &u})
 }
 
-// Mark implements [Out].
+// Mark implements [Out]. It writes a line only for the first report of each point in time.
 func (o *output) Mark(mark string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -224,7 +224,7 @@ func (o *output) Mark(mark string) {
 	}
 }
 
-// Log implements [Out].
+// Log implements [Out]. Data for a stream other than caisson.LogStdout and caisson.LogStderr is dropped.
 func (o *output) Log(stream string, data []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

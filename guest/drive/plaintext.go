@@ -51,7 +51,7 @@ func (c *cleaner) flush() string {
 	return string(c.out)
 }
 
-// step processes one byte of the input.
+// step processes the byte b, the next one of the input.
 func (c *cleaner) step(b byte) {
 	switch c.state {
 	case cleanGround:
@@ -92,7 +92,7 @@ func (c *cleaner) asText(b byte) {
 	c.text(b)
 }
 
-// afterEscape processes a byte after ESC.
+// afterEscape processes the byte b after ESC, which determines the kind of the terminal sequence.
 func (c *cleaner) afterEscape(b byte) {
 	switch {
 	case b == '[':
@@ -107,7 +107,7 @@ func (c *cleaner) afterEscape(b byte) {
 	}
 }
 
-// text processes a byte outside of terminal sequences.
+// text processes the byte b, which is outside of terminal sequences.
 func (c *cleaner) text(b byte) {
 	if c.cr {
 		c.cr = false

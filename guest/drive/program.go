@@ -21,11 +21,10 @@ import (
 	"github.com/caisson-dev/caisson/internal/excerpt"
 )
 
+// Timeouts at the end of a program.
 const (
-	// lingerTimeout is how long more output is awaited after the program has exited, if another process keeps the pipe open.
-	lingerTimeout = 200 * time.Millisecond
-	// exitTimeout is how long a program may take to exit by itself after it has reported the end of its turn.
-	exitTimeout = 2 * time.Second
+	lingerTimeout = 200 * time.Millisecond // for more output after the program has exited, if another process keeps the pipe open
+	exitTimeout   = 2 * time.Second        // for the program to exit by itself after it has reported the end of its turn
 )
 
 // A Program is a program that a driver has started, in a new process group.
@@ -34,7 +33,7 @@ type Program struct {
 	stdout *os.File // reading end of the pipe that is the program's standard output
 	stderr *os.File // reading end of the pipe that is the program's standard error
 
-	process   *os.Process
+	process   *os.Process        // the program's process
 	ended     chan struct{}      // closed when the program has exited
 	exit      caisson.ExitStatus // exit status; set before ended is closed
 	exited    atomic.Bool        // the program has exited and exit is set

@@ -17,15 +17,15 @@ const maxQueued = 64
 
 // Error codes of JSON-RPC.
 const (
-	rpcUnknownMethod = -32601
-	rpcBadParams     = -32602
-	rpcInternal      = -32603
+	rpcUnknownMethod = -32601 // there is no such method
+	rpcBadParams     = -32602 // the parameters of the request are invalid
+	rpcInternal      = -32603 // the request has failed for another reason
 )
 
 // rpcError is an error of JSON-RPC.
 type rpcError struct {
-	Code    int             `json:"code"`
-	Message string          `json:"message"`
+	Code    int             `json:"code"`           // such as rpcInternal
+	Message string          `json:"message"`        // description of the error
 	Data    json.RawMessage `json:"data,omitempty"` // further information about the error
 }
 
@@ -50,11 +50,11 @@ type rpcMessage struct {
 // at a time and in order. No input is read while a message is handled, so the full pipe blocks an agent that sends too fast.
 type rpc struct {
 	out    Out                                                      // receives lines that are not messages, as a log
-	handle func(method string, params json.RawMessage) (any, error) // called for the agent's requests and notifications
+	handle func(method string, params json.RawMessage) (any, error) // returns the result of a request or notification of the agent
 	send   chan []byte                                              // queue of encoded messages that the method write sends
 
-	mu      sync.Mutex
-	lastID  int                         // id of the last request
+	mu      sync.Mutex                  // guards the fields below
+	lastID  int                         // id of the last request that the driver has sent
 	pending map[string]chan *rpcMessage // for each request without an answer, by id, the channel that receives the answer
 	closed  chan struct{}               // closed at the end of the input, while mu is held
 }

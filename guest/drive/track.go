@@ -33,7 +33,7 @@ type entry struct {
 	time   time.Time         // time of the last change of the content (mtime)
 	change time.Time         // time of the last change of content or attributes (ctime)
 	inode  uint64            // inode number of the file
-	hashed bool              // the field sum is set
+	hashed bool              // sum is set
 	sum    [sha256.Size]byte // hash of the content, or of a link's target
 	text   string            // content, if it is text within the size limits
 	isText bool              // text is set; the content may be empty
@@ -110,8 +110,8 @@ func (s *scanner) noteMissing(what string, entries bool) {
 	}
 }
 
-// visit adds the file name, whose path in the scanned directory is rel, to the manifest, unless it is beyond a limit. It skips
-// the objects of git repositories.
+// visit adds the file at the path name, which is rel within the scanned directory, to the manifest, unless it is beyond a limit.
+// It skips the objects of git repositories.
 func (s *scanner) visit(name, rel string, d fs.DirEntry) error {
 	parts := strings.Split(rel, "/")
 	if d.IsDir() {
@@ -141,8 +141,8 @@ func (s *scanner) visit(name, rel string, d fs.DirEntry) error {
 	return nil
 }
 
-// describe returns the entry for the file name, or nil if it was removed meanwhile. If the file has not changed since the earlier
-// scan s.before, that is the entry in s.before.
+// describe returns the entry for the file at the path name, or nil if that is a link that was removed meanwhile. For a file that
+// has not changed since the earlier scan s.before, it returns the entry in s.before.
 func (s *scanner) describe(name, rel string, info fs.FileInfo) *entry {
 	e := &entry{mode: info.Mode(), size: info.Size(), time: info.ModTime()}
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {

@@ -67,7 +67,7 @@ const (
 
 // The values of the field Mark of a [Line]: points in time that a task reaches.
 const (
-	MarkStarted = "started" // the files are written, and the agent's program was started or connected to
+	MarkStarted = "started" // the files of the task are written, and the agent's program was started or connected to
 	MarkPrompt  = "prompt"  // the agent has received the prompt
 	MarkAnswer  = "answer"  // the agent has finished its answer
 )

@@ -12,7 +12,7 @@ import (
 // Prompt is the prompt to which Script has the answers.
 const Prompt = "Fix the failing test."
 
-// Answer is a text that the final answer of Script contains if the test was fixed.
+// Answer is a text that the final answer of Script contains if the model has fixed the test.
 const Answer = "now passes"
 
 // Script is the script with the model's answers, for the scripted model.
@@ -21,9 +21,9 @@ const Answer = "now passes"
 var Script string
 
 //go:embed repo
-var repo embed.FS
+var repo embed.FS // the repository, in the directory "repo"
 
-// Write writes the repository into the directory dir, which is created if necessary.
+// Write writes the files of the repository with the failing test into the directory dir, which is created if necessary.
 func Write(dir string) error {
 	files, err := fs.Sub(repo, "repo")
 	if err != nil {

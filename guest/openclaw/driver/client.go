@@ -43,13 +43,14 @@ type frame struct {
 
 // callError is the error in OpenClaw's answer to a request.
 type callError struct {
-	Code       string          `json:"code"` // OpenClaw's keyword for the error
-	Message    string          `json:"message"`
+	Code       string          `json:"code"`                   // OpenClaw's keyword for the error
+	Message    string          `json:"message"`                // OpenClaw's description of the error
 	Details    json.RawMessage `json:"details,omitempty"`      // further information about the error
 	Retryable  bool            `json:"retryable,omitempty"`    // the same request may succeed later
 	RetryAfter int64           `json:"retryAfterMs,omitempty"` // delay before a retry, in milliseconds
 }
 
+// Error returns the message and the keyword, truncated.
 func (e *callError) Error() string {
 	return truncate(e.Message, 500) + " (" + truncate(e.Code, 40) + ")"
 }
@@ -58,7 +59,7 @@ func (e *callError) Error() string {
 type client struct {
 	conn    *websocket.Conn // connection to OpenClaw's gateway
 	version string          // version of OpenClaw's gateway
-	last    int             // number of the last request, which is also the request's id
+	last    int             // number of requests sent; the number of a request is its id
 }
 
 // dial connects to OpenClaw's gateway, and retries while it is starting.
@@ -119,7 +120,7 @@ type connectParams struct {
 	Auth        map[string]string `json:"auth,omitempty"` // token of OpenClaw's gateway
 }
 
-// hello waits for the challenge of OpenClaw's gateway, sends the request "connect", and stores the version in the answer.
+// hello waits for the challenge of OpenClaw's gateway, sends the request "connect", and sets c.version from the answer.
 func (c *client) hello(ctx context.Context, t *task.Task) error {
 	for {
 		f, err := c.read(ctx)
@@ -208,6 +209,7 @@ func (c *client) read(ctx context.Context) (*frame, error) {
 	return f, nil
 }
 
+// close closes the connection without waiting for OpenClaw's gateway.
 func (c *client) close() {
 	c.conn.CloseNow() //nolint:errcheck // the connection may be closed already
 }

@@ -25,12 +25,12 @@ const provider = "caisson"
 // mainAgent is the id of the OpenClaw agent that is used if a run has no persona.
 const mainAgent = "main"
 
-// OpenClaw implements [drive.Driver] for OpenClaw. Its zero value is ready to use.
+// OpenClaw is the driver for OpenClaw. Its zero value is ready to use.
 type OpenClaw struct{}
 
 var _ drive.Driver = OpenClaw{}
 
-// Run implements [drive.Driver].
+// Run implements [drive.Driver]. Without OpenClaw's gateway in the sandbox, it starts OpenClaw for this turn only.
 func (OpenClaw) Run(ctx context.Context, t *task.Task, out drive.Out) (drive.TurnResult, error) {
 	if t.Port > 0 {
 		c, err := dial(ctx, t)

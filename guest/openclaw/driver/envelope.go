@@ -15,10 +15,10 @@ import (
 type envelope struct {
 	Status  string   `json:"status"`  // ok, or OpenClaw's keyword for a failure
 	Summary string   `json:"summary"` // message of OpenClaw about the turn
-	Result  *outcome `json:"result"`  // the outcome, in the form with status
+	Result  *outcome `json:"result"`  // the outcome in the form with status; the other forms have it at the top level
 	outcome
-	OK    *bool      `json:"ok"`             // whether the turn has succeeded; nil if not reported
-	Final *string    `json:"final"`          // the answer, in the form with ok
+	OK    *bool      `json:"ok"`             // in the form with ok: whether the turn has succeeded
+	Final *string    `json:"final"`          // in the form with ok: text of the answer
 	Error *envError  `json:"error"`          // error of the turn; nil if there is none
 	Usage *usage     `json:"usage"`          // numbers of tokens; nil if not reported here
 	Turns int64      `json:"assistantTurns"` // number of model calls

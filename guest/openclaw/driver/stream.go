@@ -78,7 +78,7 @@ func (s *stream) preamble(data json.RawMessage) {
 	}
 }
 
-// tool reports the start or the result of a tool call.
+// tool reports the start or the result of a tool call. data is that of an event about tool calls.
 func (s *stream) tool(data json.RawMessage) {
 	var d struct {
 		Phase, Name string
@@ -129,7 +129,7 @@ func resultText(raw json.RawMessage) string {
 	return string(raw)
 }
 
-// lifecycle handles an event about the start of the run, or about a failure.
+// lifecycle reports the start of the run, or stores the reason of a failure, if data is that of an event about it.
 func (s *stream) lifecycle(data json.RawMessage) {
 	var d struct {
 		Phase       string
@@ -174,7 +174,7 @@ func (s *stream) final(raw json.RawMessage) *caisson.RunError {
 	return nil
 }
 
-// firstLine returns the first line of a text, truncated to the length of a status's label.
+// firstLine returns the first line of a text, truncated so that it can be the label of a status.
 func firstLine(s string) string {
 	s, _, _ = strings.Cut(strings.TrimSpace(s), "\n")
 	return truncate(s, 180)

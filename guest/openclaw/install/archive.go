@@ -134,7 +134,7 @@ func stripFirst(name string) (string, error) {
 	return filepath.Clean(filepath.FromSlash(rest)), nil
 }
 
-// writeFile creates the file name with the content r, and missing directories; it is executable if program is set.
+// writeFile creates the file at the path name in root with the content r, and missing directories. program makes it executable.
 func writeFile(root *os.Root, name string, r io.Reader, program bool) error {
 	mode := os.FileMode(0o644)
 	if program {

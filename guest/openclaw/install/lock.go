@@ -16,7 +16,7 @@ import (
 // maxLock is the maximum size of a lock file, in bytes.
 const maxLock = 8 << 20
 
-// lock is a lock file, package-lock.json, with the fields that are used here.
+// lock is a lock file, package-lock.json, with the fields that the installation uses.
 type lock struct {
 	Version  int                    `json:"lockfileVersion"` // version of the format of the file
 	Packages map[string]lockPackage `json:"packages"`        // by path, such as node_modules/npm; "" is the project itself
@@ -26,8 +26,8 @@ type lock struct {
 type lockPackage struct {
 	Name      string `json:"name"`      // name of the package; "" if the path of the package ends with it
 	Version   string `json:"version"`   // version of the package
-	Resolved  string `json:"resolved"`  // URL of the archive
-	Integrity string `json:"integrity"` // digests of the archive
+	Resolved  string `json:"resolved"`  // URL of the package's archive
+	Integrity string `json:"integrity"` // digests of the archive, such as sha512-BASE64
 	Link      bool   `json:"link"`      // the package is a link to a directory
 	InBundle  bool   `json:"inBundle"`  // the package is contained in the archive of another one
 
@@ -42,7 +42,7 @@ type source struct {
 	sum     []byte // SHA-512 of the archive
 }
 
-// readLock reads and parses the lock file name, and returns it with its unparsed content.
+// readLock reads and parses the lock file at the path name, and returns it with its unparsed content.
 func readLock(name string) (*lock, []byte, error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -84,7 +84,7 @@ func parseLock(b []byte) (*lock, error) {
 	return &l, nil
 }
 
-// find returns the source of the top-level package name. base is the URL of the registry.
+// find returns the source of the top-level package called name. base is the URL of the registry.
 func (l *lock) find(name, base string) (source, error) {
 	p, ok := l.Packages["node_modules/"+name]
 	if !ok {
