@@ -65,7 +65,7 @@ func resolveUser(etc fs.FS, spec string) (*identity, error) {
 	return id, err
 }
 
-// resolveGroup returns the gid for a group name or a number.
+// resolveGroup returns the gid of group, which is a gid or a name in the file group in the directory etc.
 func resolveGroup(etc fs.FS, group string) (int, error) {
 	if gid, ok := parseID(group); ok {
 		return gid, nil
@@ -89,8 +89,8 @@ func parseID(s string) (int, bool) {
 	return int(n), err == nil && n <= maxID
 }
 
-// scanFields calls each with the colon-separated fields of every line of the file name that has the given number of fields, until
-// each returns false. A missing file is treated as empty. Lines longer than 64 KiB are skipped.
+// scanFields calls each with the colon-separated fields of every line, of the file called name in the directory etc, that has the
+// given number of fields, until each returns false. A missing file is treated as empty. Lines longer than 64 KiB are skipped.
 func scanFields(etc fs.FS, name string, fields int, each func([]string) bool) error {
 	f, err := etc.Open(name)
 	if err != nil {

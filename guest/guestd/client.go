@@ -27,10 +27,10 @@ const idleTime = 5 * time.Second
 type Client struct {
 	start StartFunc // starts processes of guestd
 
-	mu     sync.Mutex
-	idle   *conn       // process that is kept for the next call; nil if none; guarded by mu
-	expire *time.Timer // kills the idle process; guarded by mu
-	closed bool        // Close was called; guarded by mu
+	mu     sync.Mutex  // guards the fields below
+	idle   *conn       // process that is kept for the next call; nil if none
+	expire *time.Timer // kills the idle process when idleTime has passed
+	closed bool        // Close was called
 }
 
 // NewClient returns a client that starts processes of guestd with start.
@@ -182,7 +182,7 @@ func (c *Client) StatFile(ctx context.Context, name string) (*caisson.FileInfo, 
 	return r.info(name)
 }
 
-// info returns the information about the file name in r. Returns Unavailable if it is missing or invalid.
+// info returns the information in r about the file at the path name. Returns Unavailable if it is missing or invalid.
 func (r *result) info(name string) (*caisson.FileInfo, error) {
 	err := errProtocol
 	if r.Entry != nil && len(r.Entry.Name) == 0 {

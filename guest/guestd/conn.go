@@ -24,7 +24,7 @@ type conn struct {
 	out    chan []byte     // buffers with frames to send to the process; they are returned through free
 	free   chan []byte     // buffers that are free for use with out
 	stop   chan struct{}   // closed by the method close
-	broken chan struct{}   // closed when writing has failed
+	broken chan struct{}   // closed when writing to the process has failed
 	stderr excerpt.Head    // beginning of the process's standard error, for messages
 
 	// writing is set while the process writes a file: close then lets the process remove the incomplete file before it is killed.

@@ -140,7 +140,7 @@ func lookPath(name, paths string) (string, error) {
 	return "", errNotInPath
 }
 
-// checkExecutable returns an error if this process cannot execute the file name.
+// checkExecutable returns an error if this process cannot execute the file at the path name.
 func checkExecutable(name string) error {
 	info, err := os.Stat(name)
 	if err != nil {

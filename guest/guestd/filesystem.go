@@ -149,7 +149,7 @@ func (s *filesystem) locateTarget(name string) (dirEntry, error) {
 	return dirEntry{}, &fs.PathError{Op: "open", Path: name, Err: unix.ELOOP}
 }
 
-// mkdirAll creates the directory name and its missing parents.
+// mkdirAll creates the directory at the path name and its missing parents.
 func (s *filesystem) mkdirAll(name string) error {
 	d, err := s.open(name, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err == nil {
@@ -177,7 +177,7 @@ func (s *filesystem) mkdirAll(name string) error {
 	return d.Close()
 }
 
-// subtree returns the directory name as an os.Root, with which symlinks that lead out of the directory cannot be followed.
+// subtree returns the directory at the path name as an os.Root, which does not follow symlinks that lead out of the directory.
 func (s *filesystem) subtree(name string) (*os.Root, error) {
 	d, err := s.open(name, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
@@ -212,7 +212,8 @@ func (s *filesystem) createPending(name string, mode uint32) (*pendingFile, erro
 	return d, err
 }
 
-// createPending creates a file that will replace the entry p, not a symlink. mode 0 means the old file's mode, or 0644 if none.
+// createPending creates a temporary file that will replace the entry p, which must be a regular file if it exists. mode 0 means
+// the mode of p, or 0644 if it does not exist.
 func (p dirEntry) createPending(mode uint32) (*pendingFile, error) {
 	var old unix.Stat_t
 	err := unix.Fstatat(p.fd(), p.name, &old, unix.AT_SYMLINK_NOFOLLOW)
@@ -253,7 +254,7 @@ func (p dirEntry) createPending(mode uint32) (*pendingFile, error) {
 	return d, nil
 }
 
-// discard removes and closes the temporary file, and closes its directory.
+// discard closes and removes the temporary file, and closes its directory.
 func (d *pendingFile) discard() {
 	removePending(d)
 	d.dirEntry.close()
@@ -345,7 +346,7 @@ func (s *filesystem) remove(name string, all bool) error {
 	return root.RemoveAll(p.name)
 }
 
-// list calls each for every entry of the directory name.
+// list calls each for every entry of the directory at the path name.
 func (s *filesystem) list(name string, each func(*entry) error) error {
 	d, err := s.open(name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {

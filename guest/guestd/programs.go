@@ -218,7 +218,7 @@ func fill(ctx context.Context, p *ProcessEnv) int {
 	return 0
 }
 
-// fillFile writes want zeros to the file name, and returns the number of bytes written.
+// fillFile writes want zero bytes to the file at the path name, and returns the number of bytes written.
 func fillFile(ctx context.Context, p *ProcessEnv, name string, want int64) (done int64, err error) {
 	fs, err := openFilesystem(p.Root)
 	if err != nil {

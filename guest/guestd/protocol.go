@@ -29,14 +29,14 @@ import (
 //	server: end (after content)            a [result]
 //
 // Then the client may send the next request. A server that cannot accept more content sends its end frame at once; the client
-// answers with an abort frame. A watch ends only when the client's stream ends.
+// answers with an abort frame. A watch is the last request: the process exits when the client's stream ends.
 const (
-	frameRequest = 'Q'
-	frameResult  = 'R'
-	frameData    = 'D'
+	frameRequest = 'Q' // a [request]
+	frameResult  = 'R' // a [result]: the request was refused, is done, or is in progress
+	frameData    = 'D' // the next part of a file or archive
 	frameItems   = 'I' // a JSON array of entries or changes
-	frameEnd     = 'E'
-	frameAbort   = 'X'
+	frameEnd     = 'E' // end of the content; from the server: a [result]
+	frameAbort   = 'X' // the client sends no more content, and what it has sent is not used
 )
 
 const (
@@ -150,12 +150,12 @@ type result struct {
 
 // An entry describes a file, a directory or another object in a directory.
 type entry struct {
-	Name   []byte `json:"name,omitempty"` // set only in listings of a directory
-	Type   string `json:"type"`           // file, directory, symlink, fifo, socket, device or other
-	Size   int64  `json:"size"`
-	Mode   uint32 `json:"mode"` // permissions of the file
-	UID    uint32 `json:"uid"`
-	GID    uint32 `json:"gid"`
+	Name   []byte `json:"name,omitempty"`   // set only in listings of a directory
+	Type   string `json:"type"`             // file, directory, symlink, fifo, socket, device or other
+	Size   int64  `json:"size"`             // size of the file, in bytes
+	Mode   uint32 `json:"mode"`             // permissions of the file
+	UID    uint32 `json:"uid"`              // user id of the owner
+	GID    uint32 `json:"gid"`              // group id of the owner
 	Sec    int64  `json:"sec"`              // modification time in seconds since 1970; Nsec has the nanoseconds
 	Nsec   int32  `json:"nsec"`             // nanoseconds of the modification time
 	Target []byte `json:"target,omitempty"` // target of a symlink

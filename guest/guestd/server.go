@@ -83,7 +83,7 @@ func (s *server) serveOne(ctx context.Context) error {
 	return s.answer(frameResult, e, err)
 }
 
-// executeWithoutContent executes, on the file name, an operation that transfers no content of a file or directory.
+// executeWithoutContent executes an operation that transfers no content. name is the path of the file or directory.
 func (s *server) executeWithoutContent(req request, name string) (*entry, error) {
 	switch req.Op {
 	case opStat:
@@ -152,7 +152,7 @@ func (s *server) send(kind byte, payload []byte) error {
 	return err
 }
 
-// read executes opRead: it sends the content of the file name.
+// read executes opRead: it sends the content of the file at the path name, from offset and at most limit bytes; 0 means no limit.
 func (s *server) read(name string, offset, limit int64) error {
 	f, err := s.openRegular(name)
 	if err == nil {
@@ -208,7 +208,7 @@ func (s *server) stream(produce func(io.Writer) error) error {
 	return s.answer(frameEnd, nil, err)
 }
 
-// errorTrackingWriter is a writer that keeps the error of a failed write in err.
+// errorTrackingWriter is a writer that passes data on to w and keeps the error of a failed write in err.
 type errorTrackingWriter struct {
 	w   io.Writer // the writer to which data is passed on
 	err error     // error of the last write that failed
@@ -223,7 +223,7 @@ func (t *errorTrackingWriter) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// list executes opList: it sends the entries of the directory name.
+// list executes opList: it sends the entries of the directory at the path name.
 func (s *server) list(name string) error {
 	b := batch{s: s}
 	if err := s.fs.list(name, b.add); b.failed != nil {
@@ -248,11 +248,11 @@ type batch struct {
 	s       *server // the server that sends the frames
 	buf     []byte  // collected items, as JSON
 	n       int     // number of collected items
-	started bool    // the result that precedes the first items has been sent
-	failed  error   // error of the stream to the client
+	started bool    // the result frame that precedes the first items has been sent
+	failed  error   // error of the stream to the client; nil if there was none
 }
 
-// begin sends the result that precedes the first items, if it has not been sent yet.
+// begin sends the result frame that precedes the first items, if it has not been sent yet.
 func (b *batch) begin() error {
 	if b.started || b.failed != nil {
 		return b.failed
@@ -296,7 +296,7 @@ func (b *batch) flush() error {
 	return b.failed
 }
 
-// readTree executes opReadTree: it sends the file or directory name as a tar archive.
+// readTree executes opReadTree: it sends the file or directory at the path name as a tar archive.
 func (s *server) readTree(name string) error {
 	name = path.Clean(name)
 	as := ""
@@ -322,7 +322,8 @@ func base(name string) string {
 	return path.Base(name)
 }
 
-// write executes opWrite: it receives the content of the file name.
+// write executes opWrite: it replaces the file at the path name by the content that the client sends. mode 0 means the mode of
+// the old file, or 0644 if there is none.
 func (s *server) write(name string, mode uint32) error {
 	d, err := s.fs.createPending(name, mode)
 	if ackErr := s.answer(frameResult, nil, err); err != nil {
@@ -342,7 +343,7 @@ func (s *server) write(name string, mode uint32) error {
 	return s.finish(c, e, err)
 }
 
-// writeTree executes opWriteTree: it receives a tar archive and unpacks it below the directory name.
+// writeTree executes opWriteTree: it receives a tar archive and unpacks it below the directory at the path name.
 func (s *server) writeTree(name string) error {
 	root, err := s.fs.subtree(name)
 	if ackErr := s.answer(frameResult, nil, err); err != nil || ackErr != nil {

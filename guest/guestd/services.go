@@ -101,19 +101,19 @@ type serviceProcess struct {
 	done chan struct{}      // closed when all processes have ended and the output was read
 	exit caisson.ExitStatus // exit status; set before done is closed
 
-	mu    sync.Mutex
-	ended bool // the process was reaped, so its pid may be another process's; guarded by mu
+	mu    sync.Mutex // guards ended
+	ended bool       // the process p was reaped, so its pid may be another process's
 }
 
 // serviceHost implements [service.Environment]: it starts services as processes in the sandbox.
 type serviceHost struct{}
 
-// Dial implements [service.Environment].
+// Dial implements [service.Environment]: it connects to the port on the loopback device.
 func (serviceHost) Dial(ctx context.Context, port int) (net.Conn, error) {
 	return service.Dial(ctx, port)
 }
 
-// Start implements [service.Environment].
+// Start implements [service.Environment]: it starts the command of s in a new session of processes, as the user s.User.
 func (serviceHost) Start(s caisson.Service, out io.Writer) (service.Process, error) {
 	id, err := resolveUser(os.DirFS("/etc"), s.User)
 	if err != nil {
@@ -230,8 +230,8 @@ func killMarked(id string) {
 	}
 }
 
-// hasServiceMark reports whether the environment in the file name, the file environ of a process in /proc, contains serviceMark
-// with this id, or with any id if id is "".
+// hasServiceMark reports whether the environment of a process contains serviceMark with this id, or with any id if id is "". name
+// is the path of the process's file environ in /proc.
 func hasServiceMark(name, id string) bool {
 	env, err := os.ReadFile(name) // the file is empty for a zombie
 	if err != nil {

@@ -40,7 +40,7 @@ type reader struct {
 	total int64     // number of bytes received
 	rest  []byte    // received content that was not read yet
 	err   error     // error that Read returns after rest; io.EOF at the end
-	once  sync.Once // ends the call only once
+	once  sync.Once // makes sure that the call is ended once: at the end of the content or by Close
 }
 
 // Read implements [io.Reader].
@@ -106,7 +106,7 @@ func (c *Client) WriteFile(ctx context.Context, name string, mode uint32, r io.R
 	return res.info(name)
 }
 
-// WriteTree unpacks the tar archive r below the directory name. The archive is unpacked in the sandbox, by guestd's user there.
+// WriteTree unpacks the tar archive r below the directory at the path name, with the rights of guestd's user in the sandbox.
 // It may contain files, directories and symlinks with clean relative names. After an error, a part of it may have been unpacked.
 func (c *Client) WriteTree(ctx context.Context, name string, r io.Reader) error {
 	name, err := cleanPath("path", name)
@@ -131,8 +131,8 @@ func (c *Client) send(ctx context.Context, req request, r io.Reader) (*result, e
 	return res, res.err()
 }
 
-// ReadTree returns a stream of the file, directory or symlink name as a tar archive. The names in
-// the archive are relative to the parent directory of name; "/" itself is called rootfs. The stream is closed when ctx ends.
+// ReadTree returns a stream of the file, directory or symlink at the path name as a tar archive. The names in the archive are
+// relative to the parent directory of name; "/" itself is called rootfs. The stream is closed when ctx ends.
 func (c *Client) ReadTree(ctx context.Context, name string) (io.ReadCloser, error) {
 	name, err := cleanPath("path", name)
 	if err != nil {
@@ -166,7 +166,7 @@ type treeReader struct {
 	in *reader // stream of the archive from the sandbox
 }
 
-// Close implements [io.Closer].
+// Close implements [io.Closer]: it ends the stream and the call.
 func (r *treeReader) Close() error {
 	r.in.Close()
 	return r.PipeReader.Close()

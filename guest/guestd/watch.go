@@ -17,12 +17,12 @@ import (
 
 // The values of Op of a change, which are those of [caisson.FileEvent].
 const (
-	changeCreate   = "create"
-	changeWrite    = "write"
-	changeRemove   = "remove"
-	changeRename   = "rename"
-	changeChmod    = "chmod"
-	changeOverflow = "overflow"
+	changeCreate   = "create"   // an entry was created, or renamed to this path
+	changeWrite    = "write"    // the content of a file was written
+	changeRemove   = "remove"   // an entry was removed
+	changeRename   = "rename"   // an entry was renamed from this path
+	changeChmod    = "chmod"    // attributes, such as permissions or the owner, have changed
+	changeOverflow = "overflow" // some events were lost
 )
 
 // watchMask is the set of inotify events from which changes are derived.
@@ -33,14 +33,15 @@ const watchMask = unix.IN_CREATE | unix.IN_MODIFY | unix.IN_DELETE | unix.IN_DEL
 type watcher struct {
 	fs        *filesystem      // file system that contains root
 	notify    *os.File         // the inotify instance
-	fd        int              // file descriptor of notify
+	fd        int              // file descriptor of the inotify instance, for system calls
 	root      string           // absolute path of the watched file or directory
 	recursive bool             // directories below root are watched too
 	paths     map[int32]string // for each inotify watch descriptor, the path relative to root; "" for root
 	changes   []change         // changes that have not been sent to the client yet
 }
 
-// watch executes opWatch: it sends changes to the client until the stream from the client ends; then it returns io.EOF.
+// watch executes opWatch: it sends changes to the client, and an end frame if the watched path is removed or renamed. It returns
+// io.EOF when the stream from the client has ended.
 func (s *server) watch(ctx context.Context, name string, recursive bool) error {
 	w, err := s.fs.newWatcher(path.Clean(name), recursive)
 	if ackErr := s.answer(frameResult, nil, err); err != nil || ackErr != nil {
@@ -90,7 +91,7 @@ func (s *server) watch(ctx context.Context, name string, recursive bool) error {
 	}
 }
 
-// newWatcher returns a watcher of the file or directory name; if recursive is set, also of the directories below.
+// newWatcher returns a watcher of the file or directory at the path name; if recursive is set, also of the directories below.
 func (s *filesystem) newWatcher(name string, recursive bool) (*watcher, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
@@ -169,7 +170,7 @@ func (w *watcher) unwatch(rel string) {
 	}
 }
 
-// handleEvents handles the inotify events in buf.
+// handleEvents adds the changes that the inotify events in buf report.
 func (w *watcher) handleEvents(buf []byte) {
 	for len(buf) >= unix.SizeofInotifyEvent {
 		ev := *(*unix.InotifyEvent)(unsafe.Pointer(&buf[0]))

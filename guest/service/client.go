@@ -90,7 +90,7 @@ func Logs(ctx context.Context, conn io.ReadWriteCloser, id string, follow bool) 
 // Close may be called concurrently.
 type logReader struct {
 	conn io.ReadWriteCloser // connection to the supervisor
-	stop func() bool        // keeps the end of the context from closing conn
+	stop func() bool        // keeps the end of the context of Logs from closing conn
 	rest []byte             // output of the last answer that was not read yet
 }
 
@@ -108,7 +108,7 @@ func (l *logReader) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// Close implements [io.Closer].
+// Close implements [io.Closer]: it closes the connection to the supervisor.
 func (l *logReader) Close() error {
 	l.stop()
 	return l.conn.Close()

@@ -22,7 +22,7 @@ const MaxServices = 32
 // the output needs. While more answers may follow, the server sends an empty answer at intervals, to detect that the client is
 // gone. It closes the connection after the last answer.
 const (
-	maxRequest = 8 << 20   // size of a request, in bytes; fits an environment of 1 MiB with each byte escaped, and the services
+	maxRequest = 8 << 20   // maximum size of a request, in bytes: an environment of 1 MiB with each byte escaped, and the services
 	maxAnswer  = 128 << 10 // maximum size of an answer, in bytes
 	chunkSize  = 32 << 10  // maximum size of the output in one answer, in bytes
 	maxMessage = 300       // maximum length of the message of a condition or an error, in bytes

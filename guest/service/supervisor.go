@@ -41,11 +41,11 @@ type Environment interface {
 type Supervisor struct {
 	host Environment // starts the processes of services, and connects to their ports
 
-	mu       sync.Mutex
-	revision int64            // revision of the set of services; guarded by mu
-	units    map[string]*unit // the set of services, by id; guarded by mu
-	changed  chan struct{}    // closed at the next change of a condition or of the set; guarded by mu
-	closed   bool             // Close was called; guarded by mu
+	mu       sync.Mutex       // guards the fields below except running
+	revision int64            // number of the current set of services; later sets have higher ones
+	units    map[string]*unit // units of the set of services, by id of the service
+	changed  chan struct{}    // closed at the next change of a condition or of the set
+	closed   bool             // Close was called
 	running  sync.WaitGroup   // the goroutines that run the units
 }
 
@@ -106,7 +106,7 @@ func (s *Supervisor) Apply(revision int64, env map[string]string, list []caisson
 	return nil
 }
 
-// Set returns the current set of services and its revision. The environment of each service includes the one for all services.
+// Set returns the current set of services and its revision. Env of each service includes the variables for all services.
 func (s *Supervisor) Set() (revision int64, list []caisson.Service) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -122,7 +122,7 @@ func (s *Supervisor) notify() {
 	s.changed = make(chan struct{})
 }
 
-// setCondition calls change with the condition of a unit, and notifies watchers.
+// setCondition calls change, which changes the condition of u, and notifies watchers if u belongs to the current set of services.
 func (s *Supervisor) setCondition(u *unit, change func(c *caisson.ServiceCondition)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -16,7 +16,7 @@ const (
 	minBackoff     = 500 * time.Millisecond // delay before the first restart of a service; doubled after each further failure
 	maxBackoff     = time.Minute            // longest delay before a service is restarted
 	stableTime     = 30 * time.Second       // a service that has run so long has no consecutive failures any more
-	stopGrace      = 10 * time.Second       // time between Terminate and Kill
+	stopGrace      = 10 * time.Second       // time between asking a process to end and killing it
 	portCheckPause = 10 * time.Second       // minimum time between two checks of a service that is ready and has no command
 )
 
@@ -28,8 +28,8 @@ type unit struct {
 	condition  caisson.ServiceCondition // condition of the service; guarded by supervisor.mu
 
 	predecessorDone <-chan struct{}    // closed when the unit that this unit replaces has ended; nil if it replaces none
-	ctx             context.Context    // ends when remove is called, which removes the service
-	remove          context.CancelFunc // removes the service: ends it for good
+	ctx             context.Context    // ends when remove is called
+	remove          context.CancelFunc // ends the service for good
 	restart         chan struct{}      // contains an element if a restart was requested
 	done            chan struct{}      // closed when the unit has ended
 }
@@ -91,7 +91,7 @@ type outcome struct {
 	restart bool               // the command was ended because a restart was requested
 }
 
-// failed reports whether the service has failed.
+// failed reports whether the execution has failed.
 func (e outcome) failed() bool { return e.message != "" || !e.exit.Success() }
 
 // awaitRestart waits until the service is to be started again: after a delay, if its restart policy says that it is restarted, or

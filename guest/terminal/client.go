@@ -40,13 +40,13 @@ type attachment struct {
 	pid       int                // id of the program's process in the sandbox
 	readOnly  bool               // the viewer sends no input
 	out       *io.PipeWriter     // receives the program's output
-	outReader *io.PipeReader     // what Stdout returns: the other end of out
+	outReader *io.PipeReader     // other end of out, which Stdout returns
 	notices   chan notice        // notices to the viewer that were not read yet; closed when the connection has ended
 
 	writing sync.Mutex // held while a frame is written to conn
 
 	done   chan struct{}      // closed when the connection has ended and status is set
-	status caisson.ExitStatus // exit status of the program; Unknown is set if the connection ended before the program did
+	status caisson.ExitStatus // exit status of the program; unknown if the connection ended before the program did
 }
 
 // start sends the request to attach and waits for the answer.
@@ -121,10 +121,10 @@ func (s *attachment) handle(kind byte, payload []byte) bool {
 	return false
 }
 
-// PID implements [caisson.Process].
+// PID implements [caisson.Process]: it returns the pid of the terminal's program in the sandbox.
 func (s *attachment) PID() int { return s.pid }
 
-// Stdin implements [caisson.Process].
+// Stdin implements [caisson.Process]. It returns nil for a viewer that is read-only.
 func (s *attachment) Stdin() io.WriteCloser {
 	if s.readOnly {
 		return nil
@@ -132,18 +132,18 @@ func (s *attachment) Stdin() io.WriteCloser {
 	return input{s}
 }
 
-// Stdout implements [caisson.Process].
+// Stdout implements [caisson.Process]: it returns a reader of the program's output.
 func (s *attachment) Stdout() io.Reader { return s.outReader }
 
-// Stderr implements [caisson.Process].
+// Stderr implements [caisson.Process]: it returns a reader of the notices to the viewer.
 func (s *attachment) Stderr() io.Reader { return &noticeReader{notices: s.notices} }
 
-// Resize implements [caisson.Process].
+// Resize implements [caisson.Process]. It returns Conflict for a viewer that is read-only.
 func (s *attachment) Resize(rows, cols uint16) error {
 	return s.control(kindResize, appendSize(nil, rows, cols))
 }
 
-// Signal implements [caisson.Process].
+// Signal implements [caisson.Process]: it sends the signal to the foreground process group of the terminal.
 func (s *attachment) Signal(_ context.Context, signal int) error {
 	if signal < 1 || signal > maxSignal {
 		return caisson.Invalidf("signal", "%d is not a signal; use 1 to 64", signal)
@@ -151,7 +151,7 @@ func (s *attachment) Signal(_ context.Context, signal int) error {
 	return s.control(kindSignal, []byte{byte(signal)})
 }
 
-// control sends a frame that only a viewer that is not read-only may send.
+// control sends a frame. It returns Conflict if the viewer is read-only, and NotFound if the connection has ended.
 func (s *attachment) control(kind byte, payload []byte) error {
 	if s.readOnly {
 		return caisson.Errorf(caisson.Conflict, "the session only views the terminal")
@@ -162,7 +162,7 @@ func (s *attachment) control(kind byte, payload []byte) error {
 	return nil
 }
 
-// Wait implements [caisson.Process].
+// Wait implements [caisson.Process]: it waits until the connection to the terminal has ended.
 func (s *attachment) Wait(ctx context.Context) (caisson.ExitStatus, error) {
 	select {
 	case <-s.done:
@@ -180,7 +180,7 @@ func (s *attachment) Close() error {
 	return err
 }
 
-// An input is the program's standard input for a viewer.
+// An input is the program's standard input for a viewer, who sends it over the connection of s.
 type input struct{ s *attachment }
 
 // Write implements [io.Writer].

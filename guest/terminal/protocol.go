@@ -137,9 +137,9 @@ func validExit(s *caisson.ExitStatus) error {
 // maxSignal is the highest number of a signal.
 const maxSignal = 64
 
-// Limits on the beginning of a terminal's command that [Server.Info] returns.
+// Limits on the part of a terminal's command that [Server.Info] returns.
 const (
-	maxArgs = 16  // maximum number of arguments
+	maxArgs = 16  // maximum number of arguments, including the program
 	maxArg  = 200 // maximum length of an argument, in bytes
 )
 

@@ -76,7 +76,7 @@ func Start(cmd *exec.Cmd, rows, cols uint16, uid int) (_ Program, err error) {
 	return p, nil
 }
 
-// PID implements [Program].
+// PID implements [Program]: it returns the pid of the program.
 func (p *ptyProgram) PID() int { return p.cmd.Process.Pid }
 
 // Read implements [Program]. After the program has ended, it returns io.EOF even if another process still has the terminal open.
@@ -107,7 +107,7 @@ func (p *ptyProgram) Read(b []byte) (int, error) {
 	return 0, io.EOF
 }
 
-// Write implements [Program].
+// Write implements [Program]: it writes to the pseudoterminal.
 func (p *ptyProgram) Write(b []byte) (int, error) { return p.master.Write(b) }
 
 // control calls f with the file descriptor of master. Returns os.ErrClosed if master is closed.
@@ -120,14 +120,14 @@ func (p *ptyProgram) control(f func(fd int) error) error {
 	return f(p.fd)
 }
 
-// Resize implements [Program].
+// Resize implements [Program]. The kernel sends SIGWINCH to the foreground process group.
 func (p *ptyProgram) Resize(rows, cols uint16) error {
 	return p.control(func(fd int) error {
 		return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: cols})
 	})
 }
 
-// Signal implements [Program].
+// Signal implements [Program]. If there is no foreground process group, the program's group gets the signal.
 func (p *ptyProgram) Signal(signal int) error {
 	return p.control(func(fd int) error {
 		group, err := unix.IoctlGetInt(fd, unix.TIOCGPGRP)
@@ -143,7 +143,7 @@ func (p *ptyProgram) Signal(signal int) error {
 	})
 }
 
-// Exit implements [Program].
+// Exit implements [Program]. It waits until the program has ended.
 func (p *ptyProgram) Exit() caisson.ExitStatus {
 	<-p.ended
 	status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
@@ -156,7 +156,7 @@ func (p *ptyProgram) Exit() caisson.ExitStatus {
 	return caisson.ExitStatus{Code: 255}
 }
 
-// Kill implements [Program].
+// Kill implements [Program]: it sends SIGHUP to the program's process group, and SIGKILL if it has not ended after killGrace.
 func (p *ptyProgram) Kill() {
 	p.signalGroup(unix.SIGHUP)
 	go func() {
@@ -177,7 +177,7 @@ func (p *ptyProgram) signalGroup(signal syscall.Signal) {
 	}
 }
 
-// Close implements [Program].
+// Close implements [Program]: it closes both ends of the pseudoterminal. It is idempotent.
 func (p *ptyProgram) Close() error {
 	p.closing.Lock()
 	defer p.closing.Unlock()

@@ -94,7 +94,7 @@ func (q *queryAnswerer) escape(c byte) {
 	case c >= 0x20 && c <= 0x2f:
 		q.state = queryInter
 	case c == 0x1b:
-	default: // of the rest, only 7, =, > and the end of a string, \, do not move the cursor
+	default: // the sequence ends with c, and moves the cursor unless c is 7, =, > or the end of a string, \
 		q.state, q.positionKnown = queryGround, q.positionKnown && bytes.IndexByte([]byte(`7=>\`), c) >= 0
 	}
 }

@@ -49,7 +49,7 @@ type Program interface {
 // A Server serves the viewers of one terminal.
 type Server struct {
 	program Program       // the program of the terminal
-	step    time.Duration // unit of the time for which the terminal is kept; lingerStep, except in tests
+	step    time.Duration // unit of the time for which the terminal is kept after the program's end; lingerStep, except in tests
 	keep    bool          // the terminal is kept after the program's end, until Kill is called
 
 	mayEnd chan struct{} // closed when the terminal need not be kept any more after the program's end
@@ -81,9 +81,9 @@ type connection interface {
 type viewer struct {
 	conn     connection // connection to the viewer on the host
 	readOnly bool       // the viewer sends no input and never becomes the writer
-	at       uint64     // position in the output of the next byte to send
+	at       uint64     // position, in the program's output, of the next byte to send to the viewer
 	notices  []notice   // notices to send; at most one of each kind
-	skipped  bool       // noticeSkipped was added to notices before
+	skipped  bool       // the notice that output was skipped was added to notices before
 	gone     bool       // the connection has ended
 }
 
@@ -103,7 +103,8 @@ func NewServer(id caisson.ID, command []string, program Program, rows, cols uint
 }
 
 // Serve accepts connections from ln and serves viewers until the terminal ends: after its program's end, when a viewer has
-// received the exit status or lingerSteps steps have passed, or if s.keep is set, after Kill. Then it closes ln and the program.
+// received the exit status or lingerSteps steps have passed, or if s.keep is set, after Kill. Then it closes ln and waits for the
+// viewers to be gone.
 func (s *Server) Serve(ln Listener) {
 	var all sync.WaitGroup
 	all.Go(func() {
@@ -339,7 +340,7 @@ func (s *Server) detach(v *viewer) {
 	s.changed.Broadcast()
 }
 
-// remove removes a viewer from the server.
+// remove removes a viewer whose connection has ended. If it was the writer, there is no writer until one attaches.
 func (s *Server) remove(v *viewer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -28,8 +28,8 @@ func Socket(id caisson.ID) string { return Dir + "/" + string(id) }
 // Sockets is the path of a directory with sockets of terminals, usually [Dir].
 type Sockets string
 
-// path calls f with a path of the file name in the directory that is short enough for the address of a unix socket. The path must
-// not be used after f has returned.
+// path calls f with a path of the file called name in the directory d. The path is short enough for the address of a unix socket,
+// and must not be used after f has returned.
 func (d Sockets) path(name string, f func(path string) error) error {
 	path := filepath.Join(string(d), name)
 	if len(path) <= 100 {
@@ -93,7 +93,7 @@ func (l *listener) Accept(context.Context) (*os.File, error) {
 	return conn.File()
 }
 
-// Close implements [Listener].
+// Close implements [Listener]: it removes the socket and closes it.
 func (l *listener) Close() error { return errors.Join(os.Remove(l.name), l.socket.Close()) }
 
 // list returns the ids of the terminals that have a socket. A terminal in the list may be gone.
