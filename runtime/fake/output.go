@@ -22,6 +22,7 @@ type output interface {
 // A pipeOutput is the standard output or standard error of an exec session without a terminal.
 type pipeOutput struct{ *pipe }
 
+// share implements [output]: it adds a writer to the pipe.
 func (o pipeOutput) share() (output, error) {
 	o.addWriter()
 	return o, nil
@@ -30,18 +31,19 @@ func (o pipeOutput) share() (output, error) {
 // A ttyOutput is the terminal of an exec session.
 type ttyOutput struct{ *tty }
 
+// share implements [output]: it adds a writer to the pipe with the terminal's output.
 func (o ttyOutput) share() (output, error) {
 	o.out.addWriter()
 	return o, nil
 }
 
-func (o ttyOutput) release() { o.out.release() }
+func (o ttyOutput) release() { o.out.release() } // removes a writer from that pipe
 
 // A noOutput discards the output.
 type noOutput struct{}
 
 func (noOutput) write(_ context.Context, b []byte) (int, error) { return len(b), nil }
-func (o noOutput) share() (output, error)                       { return o, nil }
+func (o noOutput) share() (output, error)                       { return o, nil } // references are not counted
 func (noOutput) release()                                       {}
 
 // A fileOutput is a file that the caller has passed. Each process has a separate open file, so that terminating one process
@@ -87,5 +89,5 @@ func (o logOutput) write(_ context.Context, b []byte) (int, error) {
 	return o.p.sandbox.tree.writeFile(o.p.log, b, true, 0o600, o.p.user)
 }
 
-func (o logOutput) share() (output, error) { return o, nil }
+func (o logOutput) share() (output, error) { return o, nil } // references are not counted
 func (logOutput) release()                 {}

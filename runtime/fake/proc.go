@@ -38,8 +38,8 @@ type StatefulProgram interface {
 type Proc struct {
 	sandbox *sandbox
 	program Program
-	ctx     context.Context // cancelled when the process is terminated
-	cancel  context.CancelFunc
+	ctx     context.Context    // cancelled when the process is terminated
+	cancel  context.CancelFunc // cancels ctx
 	exited  chan struct{}      // closed after status is set
 	status  caisson.ExitStatus // how the process has ended; valid after exited is closed
 
@@ -168,10 +168,10 @@ func (p *Proc) Alloc(n int64) error {
 type Child struct {
 	Args    []string // the program and its arguments; required
 	User    string   // "USER" or "USER:GROUP", names or numbers
-	Dir     string
-	Session bool   // starts the child in a new Linux session, without the parent's outputs and terminal
-	Log     string // with Session: path of a file in the sandbox to append the output to; "" discards it
-	Input   bool   // the child reads the parent's standard input; otherwise its standard input is empty
+	Dir     string   // working directory in the sandbox
+	Session bool     // starts the child in a new Linux session, without the parent's outputs and terminal
+	Log     string   // with Session: path of a file in the sandbox to append the output to; "" discards it
+	Input   bool     // the child reads the parent's standard input; otherwise its standard input is empty
 }
 
 // Spawn starts a child. Returns EAGAIN at the sandbox's limit of processes, or Invalid with the name of the invalid field.

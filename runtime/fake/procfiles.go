@@ -16,8 +16,8 @@ func (p *Proc) Abs(name string) string {
 // A File is the status of a file, as returned by [Proc.Lstat].
 type File struct {
 	Mode     fs.FileMode
-	UID, GID int // owner, as seen in the sandbox
-	Size     int64
+	UID, GID int    // owner, as seen in the sandbox
+	Size     int64  // in bytes
 	Target   string // target of a symlink, else ""
 }
 

@@ -36,13 +36,13 @@ type sandbox struct {
 
 	mu      sync.Mutex
 	running bool          // processes can be started; guarded by mu
-	frozen  bool          // whether the sandbox is frozen; guarded by mu
+	frozen  bool          // the sandbox is frozen; guarded by mu
 	table   map[int]*Proc // running processes by PID; guarded by mu
 	lastPID int           // the last PID that was assigned; guarded by mu
 	memory  int64         // bytes that all running processes have allocated; guarded by mu
 	command *Proc         // process of the command, also after it has exited; nil without a command; guarded by mu
 
-	network network // servers and connections
+	network network // the servers in the sandbox and the connections to them
 
 	freed sync.Once // makes only the first call of free take effect
 }

@@ -12,12 +12,12 @@ import (
 
 // A session is the [caisson.Process] of one exec session: it holds the caller's ends of the process's streams.
 type session struct {
-	p          *Proc
-	stdin      io.WriteCloser
-	stdout     *pipe
-	stderr     io.Reader
-	stderrPipe *pipe     // source of stderr; nil with a terminal
-	once       sync.Once // makes only the first call of Close take effect
+	p          *Proc          // the process that was executed
+	stdin      io.WriteCloser // nil if the process has no standard input
+	stdout     *pipe          // standard output, or the output of the terminal
+	stderr     io.Reader      // empty with a terminal
+	stderrPipe *pipe          // source of stderr; nil with a terminal
+	once       sync.Once      // makes only the first call of Close take effect
 }
 
 // newSession creates the streams or the terminal of p as e specifies.

@@ -23,8 +23,8 @@ import (
 // Absolute symlinks are not followed. Writes that programs make directly to the host directory count against the disk limit
 // only at the next write through the tree.
 type tree struct {
-	dir      string // absolute path of the directory on the host
-	root     *os.Root
+	dir      string           // absolute path of the directory on the host
+	root     *os.Root         // the directory dir
 	mounts   []mount          // mounts, the longest target first
 	overlays overlays         // the mounted directories, which are copied to the tree
 	lower    map[string]entry // the files of the layers, by path, as copied
@@ -37,10 +37,10 @@ type tree struct {
 
 // A mount is a host directory or file that is not copied.
 type mount struct {
-	target   string // clean path in the sandbox, without leading slash
-	root     *os.Root
-	file     string // name in root if a single file is mounted, else ""
-	writable bool
+	target   string   // clean path in the sandbox, without leading slash
+	root     *os.Root // the mounted directory, or the parent directory of the mounted file
+	file     string   // name in root if a single file is mounted, else ""
+	writable bool     // the sandbox may write to the directory or file
 }
 
 // An inode identifies a file for as long as it exists. The birth time distinguishes files that reuse an inode number.

@@ -16,7 +16,7 @@ const (
 // A tty is a terminal in canonical mode: input is echoed and delivered line by line, and LF in output becomes CR LF.
 type tty struct {
 	in, out   *pipe  // in: from the terminal to the process; out: from the process, and the echo of input, to the user
-	interrupt func() // called for ^C
+	interrupt func() // sends SIGINT to the process; called for ^C
 
 	mu         sync.Mutex
 	rows, cols uint16 // size of the terminal; guarded by mu

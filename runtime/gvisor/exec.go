@@ -19,19 +19,19 @@ import (
 
 // session is an exec session. It implements [caisson.Process].
 type session struct {
-	s      *sandbox
+	s      *sandbox       // the sandbox in which the process runs
 	pid    int            // PID of the process in the sandbox
 	stdin  io.WriteCloser // nil if the process has no standard input
-	stdout io.Reader
-	stderr io.Reader
-	tty    *os.File   // master of the pseudo-terminal; nil without a TTY
-	close  []*os.File // this process's ends of the streams, which closeAll closes
+	stdout io.Reader      // standard output, or the output of the terminal
+	stderr io.Reader      // empty with a TTY
+	tty    *os.File       // master of the pseudo-terminal; nil without a TTY
+	close  []*os.File     // this process's ends of the streams, which closeAll closes
 
 	cancel    context.CancelFunc // makes the goroutine of wait return
 	ended     chan struct{}      // closed after status and err are set
 	status    caisson.ExitStatus // how the process has ended
-	err       error              // why status is not known
-	closeOnce sync.Once
+	err       error              // why status is not known; nil if it is known
+	closeOnce sync.Once          // makes only the first call of Close take effect
 }
 
 // Exec implements [caisson.Runtime].

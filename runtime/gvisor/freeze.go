@@ -20,8 +20,8 @@ type freezer struct {
 	// lock is a mutex that is locked by sending; it is held during a call of Pause or Resume. It is a channel, so that waiting
 	// for it can be cancelled.
 	lock   chan struct{}
-	known  bool // whether frozen is valid; guarded by lock
-	frozen bool // whether the sandbox is frozen; guarded by lock
+	known  bool // the value of frozen is certain; guarded by lock
+	frozen bool // the sandbox is frozen; guarded by lock
 }
 
 // newFreezer returns a freezer that does not know yet whether the sandbox is frozen.

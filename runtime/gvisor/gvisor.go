@@ -149,7 +149,7 @@ func cpuFeatures() string {
 type sandbox struct {
 	id             caisson.ID
 	dir            string                             // the runtime's subdirectory of the sandbox's directory
-	state          state                              // stored in state.json
+	state          state                              // the part that is stored in state.json
 	control        *controlClient                     // client of the main process
 	freezer        freezer                            // records whether the sandbox is frozen
 	exit           atomic.Pointer[caisson.ExitStatus] // exit status of the command; nil until WaitCommand has returned it

@@ -25,7 +25,7 @@ type launcher struct {
 	watch         *watcher // reaps the processes of failed launches
 
 	mu     sync.Mutex
-	idmaps map[[2]uint32]*os.File // cached user namespaces for mounts, by their first uid and the one it becomes; guarded by mu
+	idmaps map[[2]uint32]*os.File // user namespaces that idmap has cached, by the arguments uid and to; guarded by mu
 }
 
 // close closes the descriptors of all namespaces.

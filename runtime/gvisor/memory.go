@@ -16,14 +16,14 @@ import (
 // memoryBoost is the state of a temporarily raised memory limit.
 type memoryBoost struct {
 	mu        sync.Mutex
-	saves     int  // number of saves in progress; guarded by mu
+	saves     int  // number of archives of the sandbox's files that are being written; guarded by mu
 	restoring bool // a goroutine retries to restore the limit; guarded by mu
 }
 
 // raiseMemoryLimit raises the sandbox's memory limit while its main process saves files: gVisor reads each file completely into
 // memory, and a file within the disk limit can exceed the memory limit. The limit is raised by the disk limit or by half of the
-// host's available memory, whichever is less. Calling restore sets the old limit when no save is in progress any more, as soon as
-// the kernel allows it.
+// host's available memory, whichever is less. Calling restore sets the old limit, as soon as the kernel allows it, unless other
+// calls are still saving files.
 func (s *sandbox) raiseMemoryLimit() (restore func()) {
 	available, err := meminfo.Available()
 	extra := min(s.saveLimit()-saveSlack, int64(available)/2)
@@ -87,7 +87,7 @@ func (s *sandbox) restoreMemoryLimit() {
 }
 
 // tryRestoreMemoryLimit tries once to set the memory limit of the sandbox's spec, and reports whether no further attempt is
-// needed. While a save is in progress, it changes nothing and reports true, because the limit is restored when the save ends.
+// needed. While files are being saved, it changes nothing and reports true, because the limit is restored afterwards.
 func (s *sandbox) tryRestoreMemoryLimit() bool {
 	s.memoryBoost.mu.Lock()
 	defer s.memoryBoost.mu.Unlock()

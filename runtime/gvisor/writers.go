@@ -44,8 +44,8 @@ func (q sinkQueries) Writers(ctx context.Context, id caisson.ID, target string) 
 	return w, nil
 }
 
-// querySink makes a sink in a sandbox's main process write its reply to a pipe, and returns the reply: at most limit+1 bytes. A
-// length of limit+1 means that the reply was too long.
+// querySink calls a sink with a pipe, as callSink does, and returns the reply that the sink writes to the pipe: at most limit+1
+// bytes. A length of limit+1 means that the reply was too long.
 func querySink(ctx context.Context, s *sandbox, sink string, config map[string]any, limit int) ([]byte, error) {
 	pr, pw, err := os.Pipe()
 	if err != nil {
@@ -70,7 +70,8 @@ func querySink(ctx context.Context, s *sandbox, sink string, config map[string]a
 	return got.data, errors.Join(callErr, got.err)
 }
 
-// callSink calls a sink in a sandbox's main process and passes it the descriptors of files.
+// callSink calls one of the sinks that package sentry adds to gVisor: it starts a trace session with the sink in the sandbox's
+// main process. gVisor then passes config and the descriptors of files to the sink, which does its work or starts it.
 func callSink(ctx context.Context, s *sandbox, sink string, config map[string]any, files ...*os.File) error {
 	args := protocol.TraceSessionArgs{
 		Config: protocol.TraceSession{Name: protocol.TraceSessionName, Sinks: []protocol.Sink{{Name: sink, Config: config}}}, Force: true,

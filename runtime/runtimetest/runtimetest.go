@@ -119,7 +119,7 @@ type box struct {
 	*suite
 	t    *testing.T
 	id   caisson.ID
-	spec caisson.RuntimeSpec
+	spec caisson.RuntimeSpec // the spec with which create creates the sandbox
 }
 
 // newBox returns a box whose sandbox is not created yet. The sandbox is destroyed at the end of the test.

@@ -55,7 +55,7 @@ type supervisor struct {
 	restored *supervisorMemory   // set by RestoreMemory; nil if the process was not restored
 }
 
-// supervisorMemory is the memory of a supervisor.
+// supervisorMemory is the state of a supervisor that a checkpoint contains, as JSON.
 type supervisorMemory struct {
 	Revision int64             // revision of Services, which the host counts
 	Services []caisson.Service // the services that the supervisor runs

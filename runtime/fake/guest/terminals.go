@@ -20,7 +20,7 @@ import (
 type terminals struct {
 	mu     sync.Mutex
 	served map[string]*terminal.Server // servers by key: the sandbox's root directory and the terminal's id; guarded by mu
-	opened map[string]chan struct{}    // channels, closed when the terminal is served, by the same key; guarded by mu
+	opened map[string]chan struct{}    // channels, closed when the terminal is served, by the key of served; guarded by mu
 }
 
 // program returns the program of one process of guestd's subcommand terminal, with the arguments args.

@@ -22,8 +22,8 @@ const (
 // A Process is the process that has made a change.
 type Process struct {
 	PID     uint32 // process id in the sandbox's root PID namespace
-	UID     uint32
-	Command string
+	UID     uint32 // effective user id in the sandbox
+	Command string // name of the process, as in /proc/PID/comm
 }
 
 // A Record contains the last process that has changed the file at a path.
@@ -73,8 +73,8 @@ func (t *Table) Wrote(path string, by Process) {
 	}
 }
 
-// Opened records that path was opened with O_CREAT. This counts as a change, unless the table has an entry of the path according
-// to which the file may have existed before.
+// Opened records that path was opened with O_CREAT. This counts as a change, because it may have created the file, unless the
+// table has an entry of path that does not say that the file was gone.
 func (t *Table) Opened(path string, by Process) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -21,14 +21,14 @@ const (
 
 // ExecArgs describes a process to start.
 type ExecArgs struct {
-	Argv             []string `json:"argv"`
-	Envv             []string `json:"envv"`
+	Argv             []string `json:"argv"` // the program and its arguments
+	Envv             []string `json:"envv"` // environment: KEY=value
 	WorkingDirectory string   `json:"wd"`
 	KUID, KGID       uint32   // uid and gid of the process, as the guest sees them
 	Capabilities     *TaskCapabilities
-	StdioIsPty       bool
-	GuestFDs         []int // descriptors that the sent files have in the started process
-	ContainerID      string
+	StdioIsPty       bool   // the standard streams are a pseudo-terminal
+	GuestFDs         []int  // descriptors that the sent files have in the started process
+	ContainerID      string // id of the sandbox
 }
 
 // TaskCapabilities are sets of capabilities with bit n for capability n.
@@ -38,7 +38,7 @@ type TaskCapabilities struct {
 
 // SaveOpts describes a checkpoint.
 type SaveOpts struct {
-	Metadata                       map[string]string `json:"metadata"`
+	Metadata                       map[string]string `json:"metadata"`                            // contains CompressionKey
 	AppMFExcludeCommittedZeroPages bool              `json:"app_mf_exclude_committed_zero_pages"` // pages of zeroes are not written
 	HavePagesFile                  bool              `json:"have_pages_file"`                     // memory is written to PagesFile
 	Resume                         bool              // the sandbox continues after the checkpoint
@@ -64,35 +64,35 @@ type TarOpts struct{ ContainerID string }
 // with the changes in the archive.
 const RootfsTarAnnotation = "dev.gvisor.tar.rootfs.upper"
 
-// ReadOpts describes the beginning of a file in the sandbox.
+// ReadOpts selects the file in the sandbox of which the beginning is read.
 type ReadOpts struct {
 	ContainerID string `json:"container_id"`
-	Path        string `json:"path"`
+	Path        string `json:"path"` // absolute path in the sandbox
 	Size        int64  `json:"size"` // maximum number of bytes to read
 }
 
-// Process describes a process.
+// Process describes a process of a sandbox, with its ids in the sandbox.
 type Process struct {
 	UID     uint32  `json:"uid"`
 	PID     int32   `json:"pid"`
 	PPID    int32   `json:"ppid"`
-	Threads []int32 `json:"threads"`
-	Time    string  `json:"time"` // CPU time as text with a unit: "120ms"
-	Cmd     string  `json:"cmd"`
+	Threads []int32 `json:"threads"` // ids of its threads
+	Time    string  `json:"time"`    // CPU time as text with a unit: "120ms"
+	Cmd     string  `json:"cmd"`     // name of the program
 }
 
 // WaitPIDArgs names a process to wait for.
 type WaitPIDArgs struct {
-	PID int32
+	PID int32  // PID in the sandbox
 	CID string // id of the container
 }
 
 // SignalArgs describes a signal to send.
 type SignalArgs struct {
-	CID   string // id of the container
-	Signo int32
-	PID   int32
-	Mode  SignalMode
+	CID   string     // id of the container
+	Signo int32      // number of the signal
+	PID   int32      // PID of a process in the sandbox
+	Mode  SignalMode // which processes get the signal
 }
 
 // A SignalMode selects the processes that get a signal.
@@ -101,7 +101,7 @@ type SignalMode int
 // The modes that the daemon uses.
 const (
 	SignalProcess         SignalMode = 0 // the process SignalArgs.PID
-	SignalForegroundGroup SignalMode = 2 // the foreground process group of that process's terminal
+	SignalForegroundGroup SignalMode = 2 // the foreground process group of the terminal of the process SignalArgs.PID
 )
 
 // TraceSessionArgs describes a trace session, with which gVisor sends events to sinks. The daemon starts one to call a sink.

@@ -28,25 +28,25 @@ const MaxLaunchReply = 64 << 10
 
 // A LaunchRequest requests one sandbox from a launcher. Descriptors are numbers in the launcher's descriptor table.
 type LaunchRequest struct {
-	ID           string
+	ID           string            // id of the sandbox
 	Flags        []string          // gVisor's command-line flags
 	Bundle       string            // directory for config.json and, in [StateDir], the control socket
 	Spec         *specs.Spec       // the launcher sets Root.Path and the sources of bind mounts
 	Layers       []string          // directories of the layers of the root file system, topmost first
 	Binds        map[string]string // sources of the read-only bind mounts, by target
-	Mounts       []LaunchMount
-	IDMapFD      int    // user namespace that maps the owners of files in layers to the uids of the sandbox
-	NetNSFD      int    // network namespace of the sandbox, with the TAP of its wire; -1: the sandbox has no network
-	EmptyNetNSFD int    // network namespace without interfaces, for the gofer
-	Image        string // checkpoint directory to restore from, or ""
+	Mounts       []LaunchMount     // host directories to mount in the sandbox
+	IDMapFD      int               // user namespace that maps the owners of files in layers to the uids of the sandbox
+	NetNSFD      int               // network namespace of the sandbox, with the TAP of its wire; -1: the sandbox has no network
+	EmptyNetNSFD int               // network namespace without interfaces, for the gofer
+	Image        string            // checkpoint directory to restore from, or ""
 }
 
 // A LaunchMount is a host directory to mount at Target. The caller has cloned its mount, because it may be missing in the
 // launcher's mount namespace.
 type LaunchMount struct {
-	FD       int // detached mount, from [CloneMount]
-	Target   string
-	Writable bool
+	FD       int            // detached mount of the directory, made by [CloneMount]
+	Target   string         // mount point in the sandbox
+	Writable bool           // the sandbox may write to the directory; has no effect with Overlay
 	Overlay  *LaunchOverlay // layers above the directory; nil: the directory itself is mounted
 }
 
@@ -61,8 +61,8 @@ type LaunchOverlay struct {
 
 // A LaunchReply contains the processes of the new sandbox, or an error.
 type LaunchReply struct {
-	PID      int // PID of the sandbox's main process
-	GoferPID int
+	PID      int    // PID of the sandbox's main process
+	GoferPID int    // PID of the sandbox's gofer
 	Error    string // why the sandbox was not created; "" on success
 	Refused  string // target of the workspace that the kernel refused to mount; "" unless that is the cause of Error
 }

@@ -57,7 +57,7 @@ func (c *stillClock) afterLoad(ctx context.Context) {
 	*(*int64)(unsafe.Add(unsafe.Pointer(c.keeper), savedAtOffset)) = math.MaxInt64
 }
 
-func init() { state.Register((*stillClock)(nil)) }
+func init() { state.Register((*stillClock)(nil)) } // checkpoints contain a stillClock
 
 func (c *stillClock) StateTypeName() string { return "runtime/gvisor/sentry.stillClock" }
 func (c *stillClock) StateFields() []string { return []string{"keeper"} }

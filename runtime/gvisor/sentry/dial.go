@@ -113,7 +113,8 @@ func (c *connections) remove(conn *connection) {
 	close(conn.finished)
 }
 
-// endAll resets all connections, and waits up to endTimeout until they are no longer registered with the kernel's objects.
+// endAll resets all connections, and waits up to endTimeout until the goroutines that serve them have ended. Then nothing that a
+// checkpoint contains refers to the connections.
 func (c *connections) endAll() error {
 	c.mu.Lock()
 	var all []*connection
@@ -144,7 +145,7 @@ type stream interface {
 	// write sends p to the server. n is the number of bytes that were sent. Returns errWait if there was no room for all of p.
 	write(p []byte) (n int, err error)
 	writable() bool // whether write can send data without returning errWait
-	closeWrite()    // ends the data to the server
+	closeWrite()    // closes the connection for sending: the server reads the end of file
 	// notify registers a channel that receives a value when a method that has returned errWait should be called again.
 	notify() (changed <-chan struct{}, unregister func())
 	close() // closes the connection; the server can still read data that was sent
@@ -161,7 +162,7 @@ type connection struct {
 	once     sync.Once     // makes only the first call of end take effect
 	finished chan struct{} // closed when serve has returned
 
-	wasReset atomic.Bool // whether reset was called
+	wasReset atomic.Bool // reset was called
 }
 
 // newConnection returns a connection for the socket host. The caller must call serve.

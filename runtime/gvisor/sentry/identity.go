@@ -28,7 +28,8 @@ const (
 	// maxGeneration is the greatest generation. It keeps additional PIDs below 2^30, the largest thread ID that a futex can contain.
 	// The generation after maxGeneration is 1.
 	maxGeneration = 1<<30/kernel.TasksLimit - 2
-	// maxGenerations is the number of additional PIDs of a group. Old ones are kept so that PIDs in PID files remain valid.
+	// maxGenerations is the maximum number of additional PIDs of a group: the first one and the last ones, because programs may
+	// have stored them, for example in PID files.
 	maxGenerations = 16
 )
 
@@ -49,7 +50,7 @@ func (id *identity) addGeneration(generation int32) (dropped int32) {
 	return dropped
 }
 
-// newestBefore returns the number of the last restore before the restore generation that has added a PID to the group, or 0.
+// newestBefore returns the last of id.generations that is less than generation, or 0 if there is none.
 func (id *identity) newestBefore(generation int32) int32 {
 	var newest int32
 	for _, g := range id.generations {
@@ -121,6 +122,7 @@ func (ids *identities) parentPID(child, parent *kernel.ThreadGroup, pid kernel.T
 
 // The methods that save and load identity and identities have the form that gVisor's generator gives them.
 
+// init registers both types with gVisor, which refers to a type in a checkpoint by the result of StateTypeName.
 func init() {
 	state.Register((*identity)(nil))
 	state.Register((*identities)(nil))
@@ -146,7 +148,7 @@ func (id *identity) StateLoad(_ context.Context, source state.Source) {
 }
 
 func (ids *identities) StateTypeName() string { return "runtime/gvisor/sentry.identities" }
-func (ids *identities) StateFields() []string { return []string{"generation", "of"} }
+func (ids *identities) StateFields() []string { return []string{"generation", "of"} } // "of" is the field byGroup
 
 func (ids *identities) StateSave(sink state.Sink) {
 	sink.Save(0, &ids.generation)

@@ -76,7 +76,8 @@ func (r *launchRequest) buildRootfs() error {
 	return r.mountHostDirs(stage)
 }
 
-// makeStage mounts a tmpfs over the first of stages that exists and does not contain the sandbox's bundle.
+// makeStage mounts a tmpfs, the stage, over the first directory in stages that exists and does not contain the sandbox's bundle,
+// and returns this directory.
 func (r *launchRequest) makeStage() (string, error) {
 	for _, dir := range stages {
 		if strings.HasPrefix(r.Bundle+"/", dir+"/") {
@@ -94,7 +95,8 @@ func (r *launchRequest) makeStage() (string, error) {
 	return "", fmt.Errorf("none of %s exists; create /mnt", strings.Join(stages, ", "))
 }
 
-// makeMountPoints creates a layer with the mount points of host directories, which the image may lack, and returns its directory.
+// makeMountPoints creates, on the tmpfs at stage, a layer with the mount points of host directories, which the image may lack.
+// It returns the directory of the layer.
 func (r *launchRequest) makeMountPoints(stage string) (string, error) {
 	layer := filepath.Join(stage, "points")
 	owner := -1
@@ -146,8 +148,8 @@ func mountLayers(stage, root string, layers []int, lowest string) error {
 	return nil
 }
 
-// mountHostDirs mounts the host directories, volumes and workspaces of the request in the stage and adds them to the spec as
-// sources of bind mounts.
+// mountHostDirs mounts the host directories, volumes and workspaces of the request below stage, the directory in which the root
+// file system is assembled, and adds them to the spec as sources of bind mounts.
 func (r *launchRequest) mountHostDirs(stage string) error {
 	for i, m := range r.Mounts {
 		dir := filepath.Join(stage, fmt.Sprint("m", i))

@@ -28,10 +28,10 @@ const RecordAnnotation = "dev.caisson.record"
 // changes files succeeds. Opening a file for writing counts as a change. The recorder is part of the process and not saved with
 // the kernel, so a restored sandbox starts with an empty one.
 type recorder struct {
-	workspaces []*workspace
+	workspaces []*workspace // the workspaces of the sandbox
 
 	mu    sync.Mutex  // held while the file systems are searched
-	found atomic.Bool // whether the file systems of all workspaces have been found
+	found atomic.Bool // the file systems of all workspaces have been found
 }
 
 // workspace is a workspace of the sandbox for which the last writers of files are recorded.

@@ -21,7 +21,7 @@ import (
 //
 // Decision 5 in docs/decisions describes the reasons and the limits.
 type pidRenamer struct {
-	reseed bool        // whether the processes get new PIDs; otherwise getpid returns those of earlier restores
+	reseed bool        // the restore gives the processes new PIDs; if false, getpid returns those of earlier restores
 	once   sync.Once   // makes loadIdentities load only once
 	ids    *identities // additional PIDs of the processes; set at the first wrapped system call after a restore
 }

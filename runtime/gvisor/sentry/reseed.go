@@ -19,9 +19,9 @@ const maxSpec = 16 << 20
 
 // A restoreConfig is the configuration for processes that are restored from a checkpoint.
 type restoreConfig struct {
-	rename bool // whether getpid may return additional PIDs: new ones, or those of earlier restores
-	reseed bool // whether this restore gives the processes new PIDs
-	still  bool // whether to exclude the time since the checkpoint from the monotonic clock
+	rename bool // getpid may return additional PIDs: new ones, or those of earlier restores
+	reseed bool // this restore gives the processes new PIDs, so that OpenSSL's random generators seed themselves again
+	still  bool // the monotonic clock does not count the time since the checkpoint
 }
 
 // readRestoreConfig reads the annotations from the spec whose descriptor is among the arguments of gVisor's boot command. It does

@@ -25,14 +25,14 @@ import (
 // A sharedRandomness determines which programs may generate the same random values as another fork. The field kernel is
 // set when a restore has loaded the kernel; it stays nil in a sandbox that was not restored.
 type sharedRandomness struct {
-	reseeded bool                          // whether the restore gave the processes new PIDs
+	reseeded bool                          // the restore gave the processes new PIDs
 	kernel   atomic.Pointer[kernel.Kernel] // the restored kernel; nil if there is none
 }
 
 // processSharing is the sharedRandomness of this process.
 var processSharing sharedRandomness
 
-// install registers protocol.SharingSink. It must run before gVisor starts a kernel.
+// install registers protocol.SharingSink, and sets s.reseeded. It must run before gVisor starts a kernel.
 func (s *sharedRandomness) install(reseeded bool) {
 	s.reseeded = reseeded
 	seccheck.RegisterSink(seccheck.SinkDesc{Name: protocol.SharingSink, New: s.newSink})
