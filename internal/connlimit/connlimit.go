@@ -15,7 +15,7 @@ import (
 type Listener struct {
 	net.Listener
 	maxTotal, maxPerSource int  // maximum numbers of open connections: of all sources together, and of one source
-	displace               bool // whether a connection above maxTotal may displace another one, see NewDisplacing
+	displace               bool // a connection above maxTotal may displace another one, see NewDisplacing
 
 	mu      sync.Mutex
 	total   int                      // number of open connections; guarded by mu

@@ -119,7 +119,7 @@ func (w *wires) Detach(_ context.Context, id caisson.ID) error {
 	return nil
 }
 
-// Run implements [wire.Supervisor].
+// Run implements [wire.Supervisor]. It starts no wire process: it stores the engine's handlers and waits until ctx ends.
 func (w *wires) Run(ctx context.Context, handlers wire.Handlers) error {
 	w.handlers = handlers
 	close(w.running)
@@ -132,7 +132,7 @@ func (*wires) Forget(context.Context, ...string) error                    { retu
 func (*wires) ChangeRuns(context.Context, caisson.GatewayRunChange) error { return nil } // there are no gateway runs
 func (*wires) DropSandbox(context.Context, caisson.ID) error              { return nil } // there are no connections
 
-// Network implements sandboxes.Traffic.
+// Network implements sandboxes.Traffic. All counters are 0.
 func (*wires) Network(context.Context, caisson.ID) (*caisson.NetworkStats, error) {
 	return &caisson.NetworkStats{}, nil
 }
@@ -148,7 +148,7 @@ func (*wires) Recent(context.Context, caisson.ID) ([]caisson.Decision, error) {
 // missing in the ledger.
 type mismatchedLedger struct{ caisson.Ledger }
 
-// Reconcile implements [caisson.Ledger].
+// Reconcile implements [caisson.Ledger]. For the provider p it returns the discrepancy.
 func (l mismatchedLedger) Reconcile(ctx context.Context, provider string, since time.Time) ([]caisson.Discrepancy, error) {
 	if provider != "p" {
 		return l.Ledger.Reconcile(ctx, provider, since)

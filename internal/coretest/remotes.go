@@ -72,7 +72,7 @@ func (r *remotes) relayHandler() http.Handler {
 	})
 }
 
-// Run implements repos.Link.
+// Run implements repos.Transport: it serves conn with the remote of req.URL, which is in a directory instead of on the network.
 func (r *remotes) Run(ctx context.Context, conn *os.File, req transport.Request) error {
 	dir, err := r.remote(req.URL)
 	if err != nil {
@@ -174,12 +174,12 @@ func gitEnv() []string {
 	}
 }
 
-// Pull implements repos.Forges.
+// Pull implements repos.Forges. It opens no pull request and returns always the same one.
 func (r *remotes) Pull(_ context.Context, s forge.Server, req forge.PullRequest) (*forge.Pull, error) {
 	return &forge.Pull{Number: 7, URL: "https://forge.example/pull/7", Draft: !req.Ready, State: "open"}, nil
 }
 
-// Token implements repos.Forges.
+// Token implements repos.Forges. The token is the word "token", and expires in an hour.
 func (r *remotes) Token(context.Context, forge.App, forge.Server) (caisson.Secret, time.Time, error) {
 	return caisson.NewSecret("token"), time.Now().Add(time.Hour), nil
 }

@@ -58,7 +58,7 @@ func Empty(ctx context.Context, dir *os.File) error {
 	return eachName(ctx, dir, func(name string) error { return r.remove(ctx, name) })
 }
 
-// remover removes the contents of a directory that no other process writes to.
+// remover removes the contents of a directory to which no other process adds entries.
 type remover struct {
 	top   *os.File // The directory whose contents are removed, called the top directory.
 	moved int      // Number of directories that were moved to the top directory.

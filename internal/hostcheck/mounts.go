@@ -47,7 +47,7 @@ func tryMounts(dataDir string) []caisson.Check {
 	return append(checks, ok("overlay", "overlays work at %s", nearestExisting(dataDir)))
 }
 
-// firstHostID is the first host id that the tested namespace maps guest ids to; no file is owned by these ids.
+// firstHostID is the first of the host ids to which the user namespace of the checks maps its ids; no file is owned by them.
 const firstHostID = 0x6fff0000
 
 // openUserNamespace returns a new user namespace. It is created by a copy of this program that is stopped before its

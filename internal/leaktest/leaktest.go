@@ -23,7 +23,7 @@ var endTimeout = 10 * time.Second
 var count atomic.Int64
 
 // A Scope is a goroutine and all goroutines started from it, directly or indirectly, after it has called [Mark].
-type Scope struct{ name string }
+type Scope struct{ name string } // name is the value of the label of these goroutines
 
 // Mark starts a scope with the calling goroutine. A goroutine belongs to the last scope that was marked by its ancestors.
 func Mark() Scope {

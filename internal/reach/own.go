@@ -41,7 +41,7 @@ func (h Host) IsOwn(a netip.Addr) (bool, error) {
 	return isLocal(a)
 }
 
-// Listed reports whether a, or an IPv4 address embedded in it, is one of PublicAddresses.
+// Listed reports whether a, or an IPv4 address embedded in it, leads to this machine according to h.PublicAddresses.
 func (h Host) Listed(a netip.Addr) bool {
 	if len(h.PublicAddresses) == 0 {
 		return false

@@ -23,7 +23,7 @@ type Injector struct {
 
 	mu     sync.Mutex
 	armed  bool               // steps are recorded and disturbed; guarded by mu
-	at     int                // number of steps still to count up to the one to disturb, included; then 0 or less; guarded by mu
+	at     int                // the at-th counted step from now on is to be disturbed; none if it is not positive; guarded by mu
 	effect Effect             // the effect on the disturbed step; guarded by mu
 	cancel context.CancelFunc // cancels the last context that Context returned; guarded by mu
 	hit    string             // the disturbed step, "" for none yet; guarded by mu

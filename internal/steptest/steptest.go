@@ -51,16 +51,17 @@ func (s Sample) From(n int) int {
 	return n
 }
 
-// A Record collects the names of the steps that the operations of one test take. It is safe for concurrent use.
+// A Record collects the names of the steps that the operations of one test take. A test executes an operation several times; an
+// execution without an injected failure is called an undisturbed pass. A Record is safe for concurrent use.
 type Record struct {
 	mu  sync.Mutex
 	ops map[string]*operation // the operations by name; guarded by mu
 }
 
-// operation is the record of one operation.
+// operation is the part of a Record about one operation of the test.
 type operation struct {
-	passes int            // Number of undisturbed passes so far.
-	steps  map[string]int // Number of passes in which a step was taken, by its name.
+	passes int            // Number of undisturbed passes of the operation so far.
+	steps  map[string]int // Number of these passes in which a step was taken, by the name of the step.
 }
 
 // Recorder returns a function that records the names of the steps of one undisturbed pass of the operation called name.

@@ -21,8 +21,8 @@ type event struct {
 
 // result is the result of a test or, without Test, of a package.
 type result struct {
-	Package, Test, Action string
-	Seconds               float64
+	Package, Test, Action string  // Action is "pass", "skip" or "fail"
+	Seconds               float64 // duration
 }
 
 // report prints the output that "go test" without -v would print, and stores all results. It is safe for concurrent use.

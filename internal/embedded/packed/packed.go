@@ -31,7 +31,7 @@ func Write(w io.Writer, program []byte) error {
 	return err
 }
 
-// A Program is a packed program.
+// A Program is an embedded program in its packed form.
 type Program struct {
 	SHA256 string      // SHA-256 hash of the program, in hexadecimal
 	file   io.ReaderAt // the packed program
