@@ -46,8 +46,8 @@ func (s *suite) createCold(ctx context.Context) error {
 	return nil
 }
 
-// runsOnce returns the operation of the baseline in which one process creates a sandbox, runs the program in it and removes it.
-// *id is set to the id of the sandbox.
+// runsOnce returns the operation "runsc run": one process creates a sandbox, runs the program in it and removes it. Before each
+// execution, the bundle of the sandbox is made, and *id is set to the sandbox's id.
 func (s *suite) runsOnce(id *string) operation {
 	return operation{
 		before: func(ctx context.Context) (err error) { *id, err = s.baseline.bundle(ctx, program); return err },

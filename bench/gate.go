@@ -140,7 +140,8 @@ func (s *suite) gateMount(ctx context.Context) error {
 	return s.mount(ctx, "gate.mount.large", host, runner, max(s.N/2, 3))
 }
 
-// mount adds the rows of gateMount for the directory host. As in the daemon, a worker job searches host for hidden files.
+// mount adds the rows of the benchmark gateMount for the directory host: row, with the time to create a sandbox with host as
+// workspace, and row+".scan", with the time of the search for hidden files, which a worker job makes, as in the daemon.
 func (s *suite) mount(ctx context.Context, row, host string, runner *worker.Runner, n int) error {
 	scan := func(ctx context.Context) error {
 		dir, err := os.Open(host)

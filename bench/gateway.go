@@ -66,7 +66,7 @@ const withoutNginx = "nginx (not installed)"
 const (
 	callsEach     = 200                     // Counted calls at each start.
 	callsBefore   = 50                      // Uncounted calls at each start.
-	callsPerRound = callsEach + callsBefore // All calls at each start.
+	callsPerRound = callsEach + callsBefore // Counted and uncounted calls at each start.
 )
 
 // callRounds returns the number of counted rounds. In each round, every client is started once.

@@ -27,8 +27,8 @@ const (
 type server struct {
 	cmd  *exec.Cmd
 	port int          // The port on which it listens.
-	out  bytes.Buffer // Standard output; may be read after end.
-	err  bytes.Buffer // Standard error; may be read after end.
+	out  bytes.Buffer // Standard output; may be read when the method end has returned.
+	err  bytes.Buffer // Standard error; may be read when the method end has returned.
 	stop func() error // Makes the process exit.
 }
 

@@ -79,7 +79,7 @@ func (s agents) openclawPool(ctx context.Context, t *agentSetup) error {
 	})
 }
 
-// poolDemand is the number of concurrent runs of openclawPoolShort.
+// poolDemand is the number of runs that openclawPoolShort starts concurrently, more than the pool has forks.
 const poolDemand = 3
 
 // openclawPoolShort measures the fastest and the slowest of several concurrent runs of OpenClaw when the pool has only one fork.

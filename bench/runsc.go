@@ -39,11 +39,11 @@ type runsc struct {
 	dir    string     // Directory for bundles, files of overlays and checkpoints.
 	root   string     // Directory of gVisor's flag --root.
 	cgroup string     // Parent of the containers' cgroups, relative to the root of each hierarchy.
-	flags  []string   // Flags of every command.
-	spec   specs.Spec // Spec of the containers without the fields that bundle sets.
+	flags  []string   // gVisor's flags in every call of runsc.
+	spec   specs.Spec // Spec of the containers; each has its own host name, cgroup, network namespace and arguments instead.
 
 	wires *wire.Manager // Wires of the containers.
-	end   func() error  // Stops the wires.
+	end   func() error  // Stops the wire process that serves the wires.
 	mu    sync.Mutex
 	nets  map[string]*os.File // Network namespaces by container; guarded by mu.
 }
@@ -96,8 +96,8 @@ func (r *runsc) startWires(ctx context.Context, exe string) (err error) {
 	return nil
 }
 
-// mainFlags returns the gVisor flags of the main process of the donor, adapted to the directories of r. dir is the runtime
-// directory of the donor.
+// mainFlags returns the gVisor flags of the main process of the donor, a sandbox of Caisson, adapted to the directories of r.
+// dir is the runtime's subdirectory of the donor's directory.
 func (r *runsc) mainFlags(dir string) ([]string, error) {
 	data, err := os.ReadFile(filepath.Join(dir, "state.json"))
 	var state struct{ Main struct{ PID int } }
@@ -127,8 +127,8 @@ func (r *runsc) mainFlags(dir string) ([]string, error) {
 	return nil, errors.New("the donor's main process has no command")
 }
 
-// mountRootfs creates the donor's root file system in this process's mount namespace, at a path that processes of any
-// user can access.
+// mountRootfs mounts the root file system of donor, a sandbox of the daemon d, a second time: in this process's mount namespace,
+// at a path that processes of any user can access.
 func (r *runsc) mountRootfs(ctx context.Context, d *daemon, donor string) (string, error) {
 	store, err := sqlite.Open(ctx, sqlite.Config{
 		Path:     filepath.Join(d.dir, "caisson.db"),

@@ -16,6 +16,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/excerpt"
 )
 
+// Settings of the comparison of scp to two servers: Caisson's in front of a sandbox, and OpenSSH's.
 const (
 	scpSize    = 256 << 20                // bytes of the copied file
 	scpSamples = 3                        // number of measured copies to each server

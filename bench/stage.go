@@ -80,7 +80,7 @@ func (s agents) ensureSetup(ctx context.Context) (*agentSetup, error) {
 	return t, err
 }
 
-// end stops the daemon and the models.
+// end stops the daemon and the servers of the models on the host.
 func (t *agentSetup) end() (err error) {
 	if t.daemon != nil {
 		err = t.daemon.stop()
@@ -107,7 +107,7 @@ func inNetwork(ns *os.File, f func() error) error {
 
 // A hostModel is a model on the host that follows a script.
 type hostModel struct {
-	address string       // Host and port.
+	address string       // Host and port of the server.
 	server  *http.Server // Serves the model.
 }
 

@@ -18,7 +18,8 @@ func (s traffic) wireIn(ctx context.Context) error {
 	return s.throughput(ctx, "wire.in", "receive")
 }
 
-// throughput adds the row of wireOut or wireIn. client is the client of the load program, "send" or "receive".
+// throughput adds a row, named row, that compares the speed of a client of the load program, "send" or "receive", in a sandbox
+// with its speed at the other end of a veth pair.
 func (s traffic) throughput(ctx context.Context, row, client string) error {
 	all, err := s.overWires(ctx, throughputSamples, "-for=1s", client)
 	if err != nil {
