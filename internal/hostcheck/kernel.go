@@ -144,8 +144,8 @@ func confinement() caisson.Check {
 const (
 	minDisk, recommendedDisk     = caisson.Size(1 << 30), caisson.Size(10 << 30)
 	minMemory, recommendedMemory = caisson.Size(512 << 20), caisson.Size(2 << 30)
-	recommendedPIDs              = 32768
-	recommendedNamespaces        = 1000
+	recommendedPIDs              = 32768 // processes and threads together
+	recommendedNamespaces        = 1000  // user namespaces, and network namespaces
 )
 
 // disk checks the free space on the file system of dir.
