@@ -15,8 +15,8 @@ import (
 
 // Files of a checkpoint.
 const (
-	filesName  = "files.tar"
-	memoryName = "memory.json"
+	filesName  = "files.tar"   // changes to the root file system
+	memoryName = "memory.json" // processes and their memory
 )
 
 // A memory is the state of a sandbox that is not in files, as stored in memoryName.

@@ -22,7 +22,7 @@ type network struct {
 }
 
 // An endpoint is the address of a server.
-type endpoint struct{ network, address string }
+type endpoint struct{ network, address string } // network is "tcp" or "unix", address a port or a path
 
 // A Listener is a server of a process. Its connections end with the process.
 type Listener struct {

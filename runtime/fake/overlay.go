@@ -23,7 +23,7 @@ import (
 // the sandbox is frozen or captured, when it ends, and every flushInterval. A writable host directory is an upper layer without a
 // lower one; a read-only one is a lower layer without an upper one.
 type overlay struct {
-	tree   *tree
+	tree   *tree           // the tree in which the directory is mounted
 	target string          // mount point: clean path in the sandbox, without leading slash
 	upper  *os.Root        // the upper layer; nil if the directory is read-only
 	work   *os.Root        // the overlay's work directory, which stays empty; nil without a lower layer

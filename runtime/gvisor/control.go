@@ -208,6 +208,6 @@ func exchange(conn *net.UnixConn, method string, arg, result any, files []*os.Fi
 }
 
 // remoteError is an error that the sandbox's main process has returned.
-type remoteError struct{ method, msg string }
+type remoteError struct{ method, msg string } // the called method and the text of the error
 
 func (e remoteError) Error() string { return fmt.Sprintf("%s: %.500s", e.method, e.msg) }

@@ -16,7 +16,8 @@ type guestProgram struct {
 	program []byte // content of the executable
 }
 
-// readGuestPrograms reads the programs for every sandbox. If agent is "", the built-in coding agent is left out.
+// readGuestPrograms reads the programs for every sandbox: guestd from the file inside, and the built-in coding agent from the
+// file agent, unless agent is "".
 func readGuestPrograms(inside, agent string) ([]guestProgram, error) {
 	tools := []guestProgram{{initPath, initProgram()}}
 	for _, t := range []struct{ path, source string }{{guestdPath, inside}, {coderPath, agent}} {

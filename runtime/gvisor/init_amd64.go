@@ -42,7 +42,7 @@ func initProgram() []byte {
 
 // assembler assembles x86-64 machine code. It supports only short jumps, to labels.
 type assembler struct {
-	code   []byte
+	code   []byte         // the machine code so far
 	labels map[string]int // label → offset in code
 	jumps  map[int]string // offset of the displacement → label
 }

@@ -69,7 +69,8 @@ func (s *sandbox) processState(ctx context.Context, pid int) (byte, error) {
 	if err != nil {
 		return 0, err
 	}
-	// The complete content has been written, because the capacity of a pipe is larger than 4096 bytes.
+	// The content was written completely, because a pipe has room for more than 4096 bytes. If the main process keeps its end of
+	// the pipe open, the read fails at the deadline.
 	if err := r.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
 		return 0, err
 	}
@@ -131,7 +132,7 @@ func (r *Runtime) WaitCommand(ctx context.Context, id caisson.ID) (caisson.ExitS
 	return st, err
 }
 
-// waitPID waits until a process of the sandbox has exited. If the sandbox stops first, the status is unknown.
+// waitPID waits until a process of the sandbox has exited. If it does not exist, or the sandbox stops, the status is unknown.
 func (s *sandbox) waitPID(ctx context.Context, pid int) (caisson.ExitStatus, error) {
 	var ws uint32
 	err := s.call(ctx, protocol.MethodWaitPID, &protocol.WaitPIDArgs{PID: int32(pid), CID: string(s.id)}, &ws)

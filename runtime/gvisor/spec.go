@@ -14,10 +14,10 @@ import (
 
 // Paths of Caisson's programs inside every sandbox.
 const (
-	toolsDir   = "/.caisson"
-	initPath   = toolsDir + "/init"
+	toolsDir   = "/.caisson"        // the directory with the programs
+	initPath   = toolsDir + "/init" // process 1
 	guestdPath = toolsDir + "/inside"
-	coderPath  = toolsDir + "/agent"
+	coderPath  = toolsDir + "/agent" // the built-in coding agent
 )
 
 // fsDir is the directory, in the runtime's subdirectory of a sandbox, in which gVisor stores changes to the root file system.
@@ -152,7 +152,7 @@ func withPath(env []string) []string {
 	return append(slices.Clone(env), defaultPath)
 }
 
-// flags returns gVisor's flags for one sandbox.
+// flags returns gVisor's flags for one sandbox with the runtime's directory dir. network tells whether it has a wire.
 func (l *launcher) flags(dir string, res caisson.Resources, network bool) []string {
 	mode := "none"
 	if network {

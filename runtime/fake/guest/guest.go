@@ -23,9 +23,9 @@ const Path = "/.caisson/inside"
 
 // Exit codes of the program, the same as those of the real guestd.
 const (
-	exitFailure       = 1
-	exitUsage         = 125
-	exitNotExecutable = 126
+	exitFailure       = 1   // the subcommand failed
+	exitUsage         = 125 // wrong arguments, or guestd itself has failed
+	exitNotExecutable = 126 // the command cannot be executed
 )
 
 // Programs returns a value for fake.Config.Programs: the program at [Path], with those subcommands of guestd that its first

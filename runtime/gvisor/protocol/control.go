@@ -52,9 +52,9 @@ const (
 
 // The files of a checkpoint, in the order in which they are sent along.
 const (
-	StateFile         = "checkpoint.img"
-	PagesMetadataFile = "pages_meta.img"
-	PagesFile         = "pages.img"
+	StateFile         = "checkpoint.img" // state of gVisor's kernel
+	PagesMetadataFile = "pages_meta.img" // which pages PagesFile contains
+	PagesFile         = "pages.img"      // memory pages of the sandbox
 )
 
 // TarOpts describes an archive of the changes to the root file system.

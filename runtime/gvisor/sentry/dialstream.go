@@ -37,8 +37,8 @@ const changeEvents = waiter.ReadableEvents | waiter.WritableEvents | waiter.Even
 
 // A tcpStream is a stream over the sandbox's network stack.
 type tcpStream struct {
-	endpoint tcpip.Endpoint
-	queue    *waiter.Queue // notifies waiters of changes of endpoint
+	endpoint tcpip.Endpoint // the end of the connection that is not the server's
+	queue    *waiter.Queue  // notifies waiters of changes of endpoint
 }
 
 // dialTCP connects to a port on the first address on which a server listens: 127.0.0.1, ::1, and those of the sandbox's wire.
@@ -172,8 +172,8 @@ func (s *tcpStream) notify() (<-chan struct{}, func()) {
 
 // A unixStream is a stream over a unix socket.
 type unixStream struct {
-	ctx      sentrycontext.Context
-	endpoint transport.Endpoint
+	ctx      sentrycontext.Context // context of the kernel, for the methods of endpoint
+	endpoint transport.Endpoint    // the end of the connection that is not the server's
 
 	// The following fields are used only by the goroutine that calls writeTo.
 	buf     *copyBuffer // contains pending; nil while pending is empty

@@ -76,7 +76,7 @@ func (r *launchRequest) hideNames(m protocol.LaunchMount, dir string) error {
 // replaced in an overlay without redirects, so the path of a directory identifies it for as long as it exists.
 type nameFilter struct {
 	mounts  []filteredMount // mounts of workspaces with hidden names
-	targets map[string]bool // targets of the mounts in the spec
+	targets map[string]bool // paths of mounts: those of the spec, / and /dev
 }
 
 // filteredMount is the mount of a workspace with hidden names.
@@ -115,7 +115,7 @@ var (
 )
 
 // readHidden returns the value of HideAnnotation and the targets of all mounts, from the spec whose descriptor is among a gofer's
-// arguments.
+// arguments. Both are nil if the spec does not have the annotation.
 func readHidden(args []string) (hidden map[string]Hidden, targets []string, err error) {
 	spec, err := readSpec(args)
 	if err != nil {

@@ -209,7 +209,7 @@ func dirFD(args arch.SyscallArguments, arg int) int32 {
 
 // findPath reads a path from the guest's memory at addr and returns the workspace path of the file there, which must exist.
 // dir is the descriptor of the directory that the path is relative to; if the path is "" and flags contain AT_EMPTY_PATH, dir is
-// the file itself. ok is false if the file is not in a workspace.
+// the file itself. If follow is set, a symlink at the path is followed. ok is false if the file is not in a workspace.
 func (r *recorder) findPath(t *kernel.Task, dir int32, addr hostarch.Addr, follow bool, flags int32) (p workspacePath, ok bool) {
 	name, err := t.CopyInString(addr, linux.PATH_MAX)
 	if err != nil {
@@ -249,7 +249,8 @@ func (r *recorder) resolvePath(t *kernel.Task, dir int32, path string) (p worksp
 }
 
 // lookUp resolves path in the same way as the system call that has succeeded, and calls f with the result. A relative path is
-// resolved from the directory with the descriptor dir; if path is "", the result is that directory.
+// resolved from the directory with the descriptor dir; if path is "", the result is that directory. If follow is set, a symlink
+// at the path is followed.
 func (r *recorder) lookUp(t *kernel.Task, dir int32, path string, follow bool, f func(vfs.VirtualDentry)) {
 	root := t.FSContext().RootDirectory()
 	defer root.DecRef(t)
