@@ -214,7 +214,7 @@ func (p *Proc) Spawn(child Child) (*Proc, error) {
 }
 
 // SpawnTerminal starts a child of p in a new Linux session with a terminal of its own, and returns the user's end of the
-// terminal.
+// terminal. An empty child.User means root here; child.Log and child.Input have no effect.
 func SpawnTerminal(p *Proc, child Child, rows, cols uint16) (caisson.Process, error) {
 	if err := p.Step(func() {}); err != nil {
 		return nil, err

@@ -16,16 +16,16 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// A tree is the file system of one sandbox: a host directory with a copy of the layers and of mounted directories. Read-only
-// mounts and mounted files are not copied: their paths lead to the files of the host. The owners of files are stored in memory,
-// so that a tree works in a process of any user of the host.
+// A tree is the file system of one sandbox: a host directory with a copy of the layers and of mounted directories. The paths of
+// mounted files, and of directories mounted read-only, lead to the files of the host instead. The owners of files are stored in
+// memory, so that a tree works in a process of any user of the host.
 //
 // Absolute symlinks are not followed. Writes that programs make directly to the host directory count against the disk limit
 // only at the next write through the tree.
 type tree struct {
 	dir      string           // absolute path of the directory on the host
 	root     *os.Root         // the directory dir
-	mounts   []mount          // mounts, the longest target first
+	mounts   []mount          // mounted files and directories mounted read-only, the longest target first
 	overlays overlays         // the mounted directories, which are copied to the tree
 	lower    map[string]entry // the files of the layers, by path, as copied
 	limit    int64            // maximum size of files that differ from lower, in bytes; 0 means no limit
@@ -35,7 +35,7 @@ type tree struct {
 	headroom int64           // bytes that may be written before the used space is counted again; guarded by mu
 }
 
-// A mount is a host directory or file that is not copied.
+// A mount is a host directory or file that is accessed on the host, even if the tree has a copy of it.
 type mount struct {
 	target   string   // clean path in the sandbox, without leading slash
 	root     *os.Root // the mounted directory, or the parent directory of the mounted file
@@ -141,7 +141,7 @@ func (t *tree) close() {
 	}
 }
 
-// mount adds a mount of a host directory or file that is not copied.
+// mount adds a mount of a host directory or file.
 func (t *tree) mount(source, target string, writable bool) error {
 	m := mount{target: relativePath(target), writable: writable}
 	info, err := os.Stat(source)
