@@ -100,7 +100,7 @@ func (f *Filter) endCSI() {
 	}
 }
 
-// privateModes are the DEC modes that full screen programs use. [Filter.Close] resets all of them.
+// privateModes are the DEC modes that full screen programs use. [Filter.Close] resets all but 12, which makes the cursor blink.
 var privateModes = []int{1, 5, 6, 7, 12, 25, 47, 1000, 1002, 1003, 1004, 1005, 1006, 1015, 1047, 1048, 1049, 2004, 2026}
 
 // modes outputs a sequence that sets (CSI … h) or resets (CSI … l) modes, with only the modes that are allowed.
@@ -128,7 +128,7 @@ func (f *Filter) modes(body []byte, final byte) {
 	f.reset()
 }
 
-// numbers returns the parameters of a sequence, -1 for a parameter that is not a number.
+// numbers returns the parameters of a sequence, -1 for a parameter that is not a number or is greater than 9999.
 func numbers(body []byte) []int {
 	var ns []int
 	for p := range bytes.SplitSeq(body, []byte(";")) {

@@ -12,8 +12,8 @@ const maxField = 256
 
 // An Event is one event. Its slices are valid until more of the stream is parsed.
 type Event struct {
-	ID   []byte // value of the event's last "id" field without NUL; empty if it has none
-	Name []byte // value of the event's last "event" field; empty if it has none
+	ID   []byte // value of the event's last "id" field that contains no NUL, at most maxField bytes; empty if it has none
+	Name []byte // value of the event's last "event" field, at most maxField bytes; empty if it has none
 	Data []byte // values of the event's "data" fields, joined by line feeds; at most [Splitter.Max] bytes
 	Lost int64  // number of bytes of data that were dropped because they exceed [Splitter.Max]
 }

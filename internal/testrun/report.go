@@ -127,7 +127,8 @@ const maxRepeated = 3
 
 // repeatable returns the failed tests that are to be repeated, without subtests, or nothing if one of the failures must not be
 // repeated: a panic, a data race, a package that failed although none of its tests did (it was not built, or ran out of time),
-// or more than maxRepeated tests. A package whose process was killed is repeated whole: the kernel may have run out of memory.
+// more than maxRepeated tests, or an error in errs. A package whose process was killed is repeated whole: the kernel may have
+// run out of memory.
 func (r *report) repeatable() []result {
 	r.mu.Lock()
 	defer r.mu.Unlock()
