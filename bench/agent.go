@@ -82,7 +82,7 @@ func (t *agentSetup) runAndRemove(ctx context.Context, req caisson.RunRequest) (
 	return tr, t.waitRemoved(ctx, tr)
 }
 
-// stderrTail returns the end of the standard error of a failed run's agent.
+// stderrTail returns the end of the first MiB of the standard error of a failed run's agent, as a suffix of an error message.
 func (t *agentSetup) stderrTail(ctx context.Context, id caisson.ID) string {
 	log, err := t.api.RunLog(ctx, id, caisson.LogStderr)
 	if err != nil {
