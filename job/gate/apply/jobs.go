@@ -57,19 +57,19 @@ var (
 		defer all.Close()
 		return Apply(ctx, c.Root, saved, plan, all.Open)
 	})
-	// jobRecover runs [Recover].
+	// jobRecover completes or rolls back an unfinished apply or undo of its root, the host's directory; see [Recover].
 	jobRecover = writeJob("gate.recover", 1, func(ctx context.Context, c *worker.Call, saved *os.File) (Outcome, error) {
 		return Recover(ctx, c.Root, saved)
 	})
-	// jobUndo runs [Undo].
+	// jobUndo reverts the changes of an apply to its root, the host's directory; see [Undo].
 	jobUndo = writeJob("gate.undo", 1, func(ctx context.Context, c *worker.Call, saved *os.File) (Outcome, error) {
 		return Undo(ctx, c.Root, saved)
 	})
 )
 
-// RunApply runs [Apply] as a worker job. host is the directory for which plan was made. saved belongs to the owner of
-// host and is accessible only to that user. frozen is the directory that [overlay.Freeze] has written, and is readable for that
-// user. If the job fails or ctx is canceled, a second job runs [Recover]. The outcome is unknown only if the second job fails as
+// RunApply applies plan to host, the directory for which it was made, in a worker job; see [Apply]. saved belongs to the owner
+// of host and is accessible only to that user. frozen is the directory that [overlay.Freeze] has written; that user can read
+// it. If the job fails or ctx is canceled, a second job runs [Recover]. The outcome is unknown only if the second job fails as
 // well.
 func RunApply(ctx context.Context, run worker.Starter, host, saved, frozen *os.File, plan *gate.Plan) (Outcome, error) {
 	text, err := plan.Input()
@@ -80,13 +80,14 @@ func RunApply(ctx context.Context, run worker.Starter, host, saved, frozen *os.F
 	return settle(ctx, run, host, saved, out, err, Applied)
 }
 
-// RunUndo runs [Undo] as a worker job. If the job fails or ctx is canceled, a second job runs [Recover].
+// RunUndo reverts the apply to host that has used saved, in a worker job; see [Undo]. If the job fails or ctx is canceled, a
+// second job runs [Recover].
 func RunUndo(ctx context.Context, run worker.Starter, host, saved *os.File) (Outcome, error) {
 	out, err := runWriteJob(ctx, run, jobUndo, worker.RunInput{Root: host, Files: []*os.File{saved}})
 	return settle(ctx, run, host, saved, out, err, Undone)
 }
 
-// RunRecover runs [Recover] as a worker job.
+// RunRecover completes or rolls back an unfinished apply or undo of host, in a worker job; see [Recover].
 func RunRecover(ctx context.Context, run worker.Starter, host, saved *os.File) (Outcome, error) {
 	return runWriteJob(ctx, run, jobRecover, worker.RunInput{Root: host, Files: []*os.File{saved}})
 }
@@ -126,7 +127,7 @@ func settle(ctx context.Context, run worker.Starter, host, saved *os.File, out O
 	return out, err
 }
 
-// jobLayer runs [Layer]. It reads the plan from its input, and its root is the layer.
+// jobLayer writes the plan in its input to its root, the layer. Its file descriptors are the manifest and the frozen copy.
 var jobLayer = worker.Job[worker.None, worker.None]{
 	Name: "gate.layer", Root: true, Files: 2, Access: worker.WriteAsOwner, Limits: fsat.ReadLimits,
 	Do: func(ctx context.Context, c *worker.Call, none worker.None) (worker.None, error) {
@@ -143,8 +144,8 @@ var jobLayer = worker.Job[worker.None, worker.None]{
 	},
 }
 
-// RunLayer runs [Layer] as a worker job with the rights of the guest's root user, who owns layer. frozen is the directory that
-// [overlay.Freeze] has written.
+// RunLayer writes plan into the empty directory layer as the upper layer of an overlay, in a worker job with the rights of the
+// guest's root user, who owns layer; see [Layer]. frozen is the directory that [overlay.Freeze] has written.
 func RunLayer(ctx context.Context, run worker.Starter, manifest, frozen, layer *os.File, plan *gate.Plan) error {
 	text, err := plan.Input()
 	if err != nil {

@@ -10,7 +10,8 @@ import (
 	"github.com/caisson-dev/caisson/job/gate"
 )
 
-// A restorer rolls back the changes that a pathChanger has made to the paths of a plan.
+// A restorer rolls back the changes that a pathChanger has made to the paths of a plan. Its methods for one step return false
+// if another process has changed the path so that the step could not be rolled back.
 type restorer struct{ *applier }
 
 // restoreAll rolls back the changes of all steps. It decides by the current state of each path, and not by recorded progress.
@@ -182,7 +183,7 @@ func (a restorer) revertExchange(i int, p dirEntry, was, now bool) (bool, error)
 	return err == nil, unlessVanished(err)
 }
 
-// revertMoveAway moves the entry that pathChanger.moveAway has moved for step i back to its path.
+// revertMoveAway moves the old entry of step i, which moveAway has put into the staging directory, back to its path.
 func (a restorer) revertMoveAway(i int, p dirEntry) (bool, error) {
 	s, old := a.steps[i], a.oldEntry(i)
 	if _, err := old.stat(); errors.Is(err, unix.ENOENT) {

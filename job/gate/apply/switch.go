@@ -140,7 +140,7 @@ func (a pathChanger) placeNew(i int, p dirEntry) (bool, error) {
 }
 
 // exchange exchanges the new entry of step i with the old one, and then checks the old one again, because an editor may have
-// saved the file just before the exchange.
+// saved the file just before the exchange. It returns false if the old entry is not in the expected state.
 func (a pathChanger) exchange(i int, p dirEntry) (bool, error) {
 	s, q := a.steps[i], a.newEntry(i)
 	ok, _, err := p.matches(a.ctx, s.Before, false, nil)
@@ -156,7 +156,7 @@ func (a pathChanger) exchange(i int, p dirEntry) (bool, error) {
 	return ok, err
 }
 
-// setFinalMode sets the planned permissions of the directory at the path of step i.
+// setFinalMode sets the planned permissions of the directory at the path of step i. It returns false if there is no directory.
 func (a pathChanger) setFinalMode(i int, p dirEntry) (bool, error) {
 	return p.chmod(a.steps[i].After.Mode, gate.NodeDir)
 }

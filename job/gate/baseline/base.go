@@ -152,8 +152,8 @@ func saveBase(
 	return store.save(dst)
 }
 
-// SaveBaseOfCopy is like [SaveBase], for a workspace whose sandbox has a copy of the directory that [Copy] has made. For files
-// that changed between the scan and the copy, it records the state in the copy.
+// SaveBaseOfCopy stores small text files of copied, the copy of a host directory that [Copy] has made for a sandbox, in dst, as
+// [SaveBase] does. For files that changed between the scan and the copy, it records the state in the copy.
 func SaveBaseOfCopy(ctx context.Context, copied, manifest, dst *os.File, limits Limits) error {
 	defer fsat.KeepAlive(copied)
 	r := NewHostReader(ctx, int(copied.Fd()))

@@ -85,7 +85,7 @@ type copier struct {
 	buf       []byte     // buffer for copying contents
 	dirs      []Record   // the directories that were created, parents first
 
-	parent     int    // file descriptor of a directory in dst, or -1
+	parent     int    // file descriptor of the directory in dst that gets the current entry; -1 if none is open
 	parentPath string // path of the directory of which parent is the descriptor
 }
 

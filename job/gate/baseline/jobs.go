@@ -20,7 +20,7 @@ func Jobs() []worker.Declared {
 // maskArgs are the arguments of [NewMask]: the patterns of files to hide, and those of files to show nevertheless.
 type maskArgs struct{ Hide, Show []string }
 
-// jobScan runs [Scan].
+// jobScan records its root, the host's directory, in a manifest, which it writes to its file descriptor.
 var jobScan = worker.Job[maskArgs, ScanResult]{
 	Name: "gate.scan", Root: true, Files: 1, Limits: fsat.ReadLimits,
 	Do: func(ctx context.Context, c *worker.Call, args maskArgs) (ScanResult, error) {
@@ -32,12 +32,13 @@ var jobScan = worker.Job[maskArgs, ScanResult]{
 	},
 }
 
-// RunScan runs [Scan] as a worker job with the rights of root's owner.
+// RunScan records the directory root in manifest, in a worker job with the rights of root's owner; see [Scan]. hide and show
+// are the patterns of the mask.
 func RunScan(ctx context.Context, run worker.Starter, root *os.File, hide, show []string, manifest *os.File) (ScanResult, error) {
 	return jobScan.Run(ctx, run, maskArgs{hide, show}, worker.RunInput{Root: root, Files: []*os.File{manifest}})
 }
 
-// jobSearch runs [Search].
+// jobSearch looks for secrets in the visible files of its root, the host's directory. Its file descriptor is the manifest.
 var jobSearch = worker.Job[SearchLimits, SearchResult]{
 	Name: "gate.search", Root: true, Files: 1, Limits: fsat.ReadLimits,
 	Do: func(ctx context.Context, c *worker.Call, limits SearchLimits) (SearchResult, error) {
@@ -45,12 +46,12 @@ var jobSearch = worker.Job[SearchLimits, SearchResult]{
 	},
 }
 
-// RunSearch runs [Search] as a worker job with the rights of root's owner.
+// RunSearch looks for secrets in the visible files of root, in a worker job with the rights of root's owner; see [Search].
 func RunSearch(ctx context.Context, run worker.Starter, root, manifest *os.File, limits SearchLimits) (SearchResult, error) {
 	return jobSearch.Run(ctx, run, limits, worker.RunInput{Root: root, Files: []*os.File{manifest}})
 }
 
-// jobCover runs [Cover].
+// jobCover creates whiteouts in its root, a layer, for the hidden paths of the manifest, which is its file descriptor.
 var jobCover = worker.Job[worker.None, worker.None]{
 	Name: "gate.cover", Root: true, Files: 1, Access: worker.WriteAsOwner, Limits: fsat.ReadLimits,
 	Do: func(ctx context.Context, c *worker.Call, none worker.None) (worker.None, error) {
@@ -58,13 +59,14 @@ var jobCover = worker.Job[worker.None, worker.None]{
 	},
 }
 
-// RunCover runs [Cover] as a worker job. layer must belong to the guest's root user.
+// RunCover creates whiteouts in layer for the hidden paths of manifest, in a worker job; see [Cover]. layer must belong to the
+// guest's root user.
 func RunCover(ctx context.Context, run worker.Starter, manifest, layer *os.File) error {
 	_, err := jobCover.Run(ctx, run, worker.None{}, worker.RunInput{Root: layer, Files: []*os.File{manifest}})
 	return err
 }
 
-// jobBase runs [SaveBase].
+// jobBase stores small text files of its root, the host's directory. Its file descriptors are the manifest and the base.
 var jobBase = worker.Job[Limits, worker.None]{
 	Name: "gate.base", Root: true, Files: 2, Limits: fsat.ReadLimits,
 	Do: func(ctx context.Context, c *worker.Call, limits Limits) (worker.None, error) {
@@ -72,13 +74,14 @@ var jobBase = worker.Job[Limits, worker.None]{
 	},
 }
 
-// RunSaveBase runs [SaveBase] as a worker job with the rights of root's owner, who also owns dst while the job runs.
+// RunSaveBase stores small text files of root in the base directory dst, in a worker job with the rights of root's owner, who
+// also owns dst while the job runs; see [SaveBase].
 func RunSaveBase(ctx context.Context, run worker.Starter, root, manifest, dst *os.File, limits Limits) error {
 	_, err := fsat.Lend(ctx, run, jobBase, limits, worker.RunInput{Root: root, Files: []*os.File{manifest, dst}}, dst)
 	return err
 }
 
-// jobRebase runs [Rebase]. It reads the applied paths from its input.
+// jobRebase records the applied paths in its input in a base directory, its file descriptor. Its root is the host's directory.
 var jobRebase = worker.Job[worker.None, worker.None]{
 	Name: "gate.rebase", Root: true, Files: 1, Limits: fsat.ReadLimits,
 	Do: func(ctx context.Context, c *worker.Call, none worker.None) (worker.None, error) {
@@ -90,7 +93,8 @@ var jobRebase = worker.Job[worker.None, worker.None]{
 	},
 }
 
-// RunRebase runs [Rebase] as a worker job with the rights of host's owner, who also owns base while the job runs.
+// RunRebase records the applied paths and their states in the base directory base, in a worker job with the rights of host's
+// owner, who also owns base while the job runs; see [Rebase].
 func RunRebase(ctx context.Context, run worker.Starter, host, base *os.File, applied []AppliedPath) error {
 	var in bytes.Buffer
 	if err := worker.WriteRows(&in, applied); err != nil {
@@ -100,7 +104,7 @@ func RunRebase(ctx context.Context, run worker.Starter, host, base *os.File, app
 	return err
 }
 
-// jobCopy runs [Copy].
+// jobCopy copies the visible entries of its root, the host's directory. Its file descriptors are the manifest and the copy.
 var jobCopy = worker.Job[CopyLimits, CopyResult]{
 	Name: "gate.copy", Root: true, Files: 2, Limits: fsat.ReadLimits,
 	Do: func(ctx context.Context, c *worker.Call, limits CopyLimits) (CopyResult, error) {
@@ -108,12 +112,13 @@ var jobCopy = worker.Job[CopyLimits, CopyResult]{
 	},
 }
 
-// RunCopy runs [Copy] as a worker job with the rights of root's owner, who must own dst.
+// RunCopy copies the visible entries of root to dst, in a worker job with the rights of root's owner, who must own dst; see
+// [Copy].
 func RunCopy(ctx context.Context, run worker.Starter, root, manifest, dst *os.File, limits CopyLimits) (CopyResult, error) {
 	return jobCopy.Run(ctx, run, limits, worker.RunInput{Root: root, Files: []*os.File{manifest, dst}})
 }
 
-// jobBaseOfCopy saves the base of a workspace of which the sandbox has a copy of the host directory: it runs [SaveBaseOfCopy].
+// jobBaseOfCopy stores small text files of its root, a sandbox's copy of a host directory, in a base; see [SaveBaseOfCopy].
 var jobBaseOfCopy = worker.Job[Limits, worker.None]{
 	Name: "gate.base-of-copy", Root: true, Files: 2, Limits: fsat.ReadLimits,
 	Do: func(ctx context.Context, c *worker.Call, limits Limits) (worker.None, error) {
@@ -121,13 +126,14 @@ var jobBaseOfCopy = worker.Job[Limits, worker.None]{
 	},
 }
 
-// RunSaveBaseOfCopy runs [SaveBaseOfCopy] as a worker job with the rights of the copy's owner, who owns dst while the job runs.
+// RunSaveBaseOfCopy stores small text files of copied, a sandbox's copy of a host directory, in the base directory dst, in a
+// worker job with the rights of the copy's owner, who owns dst while the job runs; see [SaveBaseOfCopy].
 func RunSaveBaseOfCopy(ctx context.Context, run worker.Starter, copied, manifest, dst *os.File, limits Limits) error {
 	_, err := fsat.Lend(ctx, run, jobBaseOfCopy, limits, worker.RunInput{Root: copied, Files: []*os.File{manifest, dst}}, dst)
 	return err
 }
 
-// jobForget runs [Forget]. It reads the paths from its input.
+// jobForget removes the applied states of the paths in its input from a base directory, which is its file descriptor.
 var jobForget = worker.Job[worker.None, worker.None]{
 	Name: "gate.forget", Root: true, Files: 1, Limits: fsat.ReadLimits,
 	Do: func(_ context.Context, c *worker.Call, none worker.None) (worker.None, error) {
@@ -139,7 +145,8 @@ var jobForget = worker.Job[worker.None, worker.None]{
 	},
 }
 
-// RunForget runs [Forget] as a worker job with the rights of the copy's owner, who also owns base while the job runs.
+// RunForget removes the applied states of paths from the base directory base, in a worker job with the rights of the owner of
+// copied, the sandbox's copy of the host directory, who also owns base while the job runs; see [Forget].
 func RunForget(ctx context.Context, run worker.Starter, copied, base *os.File, paths []string) error {
 	in, err := json.Marshal(paths)
 	if err != nil {

@@ -172,7 +172,7 @@ func OpenManifest(file *os.File) (*Manifest, error) {
 // errManifest is the error for a malformed manifest.
 var errManifest = fsat.Malformed("the record of the directory")
 
-// parseManifest is like OpenManifest, for a file of size bytes.
+// parseManifest reads the index of the manifest in file, which has size bytes.
 func parseManifest(file io.ReaderAt, size int64) (*Manifest, error) {
 	m := &Manifest{file: file}
 	head := make([]byte, min(size, int64(len(manifestMagic)+binary.MaxVarintLen64+maxHeader)))

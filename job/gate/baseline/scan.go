@@ -23,7 +23,7 @@ func Scan(ctx context.Context, root *os.File, mask *Mask, manifest io.Writer) (S
 	return scanUpTo(ctx, root, mask, manifest, maxRecords)
 }
 
-// scanUpTo is [Scan] with another limit of entries.
+// scanUpTo does the work of [Scan], but records at most limit entries.
 func scanUpTo(ctx context.Context, root *os.File, mask *Mask, manifest io.Writer, limit int) (ScanResult, error) {
 	defer fsat.KeepAlive(root)
 	own, err := fsat.Lstat(int(root.Fd()), "")
@@ -70,7 +70,7 @@ func (s *scanner) walk(dir string, children []fsat.Child, own bool) error {
 			return nil
 		}
 		if len(path) > fsat.MaxPathLen {
-			continue // the directory of a path that is too long is recorded as closed
+			continue // a path that is too long is not recorded, and the record of its directory has Closed set
 		}
 		s.left--
 		r := Record{Path: path, Stat: c.Stat, Hidden: s.mask.HidesName(path)}

@@ -52,7 +52,7 @@ func Changes(ctx context.Context, changes []caisson.Change, host *os.File, read 
 	return ChangesIn(ctx, changes, hostTree{host}, read, rules)
 }
 
-// ChangesIn is like [Changes], for changes that are applied to any [Tree] instead of a directory of the host.
+// ChangesIn adds findings to changes and sets their verdicts like [Changes], for changes of base, such as the tree of a commit.
 func ChangesIn(ctx context.Context, changes []caisson.Change, base Tree, read func(hash string) (io.ReadCloser, error), rules Rules) error {
 	c := &checker{rules: rules.WithDefaults(), changes: changes, read: read, findings: make([][]caisson.Finding, len(changes))}
 	before := make([]string, len(changes))

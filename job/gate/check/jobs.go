@@ -57,9 +57,9 @@ var Job = worker.Job[worker.None, worker.None]{
 	},
 }
 
-// RunChanges runs [Changes] as a worker job with the rights of host's owner, who must be able to read frozen, the directory
-// that [overlay.Freeze] has written. If it returns an error, all changes are denied. The error is Invalid if the rules are
-// invalid, and Exhausted if the job was killed at a limit of time or memory.
+// RunChanges adds findings to changes and sets their verdicts; see [Changes]. The checks run in a worker job with the rights of
+// host's owner, who must be able to read frozen, the directory that [overlay.Freeze] has written. If it returns an error, all
+// changes are denied. The error is Invalid for invalid rules, and Exhausted if the job was killed at a limit of time or memory.
 func RunChanges(ctx context.Context, run worker.Starter, host, frozen *os.File, changes []caisson.Change, rules Rules) error {
 	before := make([]string, len(changes))
 	for i := range changes {
@@ -85,7 +85,7 @@ func RunChanges(ctx context.Context, run worker.Starter, host, frozen *os.File, 
 	return nil
 }
 
-// runCheck runs Job and returns its results, one for each change.
+// runCheck runs Job for changes, and returns the verdict on each change and the findings about it.
 func runCheck(
 	ctx context.Context, run worker.Starter, host, frozen *os.File, changes []caisson.Change, rules Rules,
 ) ([]checked, error) {

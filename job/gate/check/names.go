@@ -45,7 +45,7 @@ func ignorable(r rune) bool {
 	return unicode.Is(unicode.Cf, r) || unicode.Is(unicode.Variation_Selector, r) || unicode.Is(unicode.Other_Default_Ignorable_Code_Point, r)
 }
 
-// pathKey returns path with each name replaced by its nameKey.
+// pathKey returns path with each name replaced by its nameKey: paths with equal keys may be the same path on some system.
 func pathKey(path string) string {
 	parts := strings.Split(path, "/")
 	for i, p := range parts {

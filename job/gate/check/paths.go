@@ -136,7 +136,7 @@ var protectedPaths = sync.OnceValues(func() (index map[string]int, wild map[stri
 // stemDots is the maximum number of dots in the part "name" of a pattern "name.*" or "*.name" that is in an index.
 const stemDots = 2
 
-// protectionOf returns the first protection that matches the path with this pathKey, or nil.
+// protectionOf returns the first protection that matches a path, or nil. key is the path in the form that pathKey returns.
 func protectionOf(key string) *protection {
 	index, wild := protectedPaths()
 	first := len(protections)

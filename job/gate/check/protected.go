@@ -196,7 +196,8 @@ type keyComparer struct {
 	rules    []string // paths of ESLint rules; all may change but the options of rules of plugins
 }
 
-// compare implements contentRule.compare: ok means that only parts that are not executed differ.
+// compare implements contentRule.compare: ok means that only parts that are not executed differ. If not, part is the path of
+// the first key that may be executed, or "" if new cannot be parsed.
 func (k keyComparer) compare(old, new string) (part string, ok bool) {
 	before := map[string]any{}
 	if old != "" {

@@ -321,8 +321,9 @@ func literals(re *syntax.Regexp, keywords []string) (exact []string, must bool) 
 	return nil, false
 }
 
-// concat returns the results of literals for the concatenation of the expressions subs. After an expression whose texts are
-// unknown, it collects texts again from the next expression on, to find a keyword in them.
+// concat returns in exact all texts that the concatenation of subs matches, or nil if they are too many or unknown, and in must
+// whether every match is known to contain a keyword. After an expression whose texts are unknown, it collects texts again from
+// the next expression on, to find a keyword in them.
 func concat(subs []*syntax.Regexp, keywords []string) (exact []string, must bool) {
 	run, whole := []string{""}, true
 	for _, sub := range subs {

@@ -24,7 +24,7 @@ type Hunk struct {
 	// hunk, as in unified diffs.
 	OldStart int `json:"oldStart"`
 	OldLines int `json:"oldLines"` // number of lines in the old text
-	NewStart int `json:"newStart"` // like OldStart, in the new text
+	NewStart int `json:"newStart"` // number of the first line in the new text, from 1; if NewLines is 0, of the line before
 	NewLines int `json:"newLines"` // number of lines in the new text
 	// Text contains the hunk's lines, each with its prefix (space, - or +) and a newline, without the @@ line. A last line
 	// without a newline is followed by a "\ No newline at end of file" line, as in unified diffs.

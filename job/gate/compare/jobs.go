@@ -38,7 +38,8 @@ var jobCompare = worker.Job[Options, compareReply]{
 	},
 }
 
-// RunChanges runs [Changes] as a worker job with the rights of host's owner. The user of this process owns the other directories.
+// RunChanges returns the changes of a sandbox, which a worker job with the rights of host's owner finds; see [Changes]. The
+// user of this process owns the other directories.
 func RunChanges(ctx context.Context, run worker.Starter, host, manifest, base, frozen *os.File, opts Options) (*Result, error) {
 	merged, err := overlay.OpenMerged(frozen)
 	if err != nil {
@@ -89,7 +90,7 @@ type partReply struct {
 	Moved bool      // the host's file has changed
 }
 
-// jobPart runs [Part]. Its root is the host's directory.
+// jobPart makes a step that applies only some hunks of another one; see [Part]. Its root is the host's directory.
 var jobPart = worker.Job[partArgs, partReply]{
 	Name: "gate.part", Root: true, Files: 2, Limits: fsat.ReadLimits,
 	Do: func(ctx context.Context, c *worker.Call, args partArgs) (partReply, error) {
@@ -101,7 +102,8 @@ var jobPart = worker.Job[partArgs, partReply]{
 	},
 }
 
-// RunPart runs [Part] as a worker job with the rights of host's owner. The user of this process owns frozen.
+// RunPart returns a step that applies only the chosen hunks of step, which a worker job with the rights of host's owner makes;
+// see [Part]. The user of this process owns frozen.
 func RunPart(ctx context.Context, run worker.Starter, host, frozen *os.File, step gate.Step, chosen []int) (gate.Step, error) {
 	merged, err := overlay.OpenMerged(frozen)
 	if err != nil {

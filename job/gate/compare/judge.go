@@ -22,13 +22,13 @@ type origin struct {
 	text    *baseline.Entry // entry of the base directory with the stored content, or nil
 }
 
-// baselineView finds the origin of paths in a manifest and a base directory.
+// baselineView finds the origins of paths, their states before the sandbox's changes, in a manifest and a base directory.
 type baselineView struct {
 	manifest *baseline.Manifest // the states at the time of the scan
 	base     *baseline.Store    // the states of paths that were applied after the scan, and the stored contents
 }
 
-// originAt returns the origin of path.
+// originAt returns the origin of path, its state before the sandbox's changes.
 func (s baselineView) originAt(path string) (origin, error) {
 	if e := s.base.Entries[path]; e != nil && e.Rebased {
 		return origin{State: e.State(), text: e}, nil
@@ -43,7 +43,7 @@ func (s baselineView) originAt(path string) (origin, error) {
 	return s.record(&r), nil
 }
 
-// record returns the origin of the path of r, which was not applied since the scan.
+// record returns the origin of a path that was not applied since the scan: the state in its record r, and the stored content.
 func (s baselineView) record(r *baseline.Record) origin {
 	o := origin{State: baseline.State{Stat: r.Stat}, hidden: r.Hidden}
 	if e := s.base.Entries[r.Path]; e != nil && e.Same(&r.Stat) {
@@ -52,7 +52,7 @@ func (s baselineView) record(r *baseline.Record) origin {
 	return o
 }
 
-// eachBelow calls do with each path that existed below dir before the sandbox's changes, and its origin, in no particular
+// eachBelow calls do with each path that existed below dir before the sandbox's changes, and its state then, in no particular
 // order, until do returns an error.
 func (s baselineView) eachBelow(dir string, do func(path string, o *origin) error) error {
 	for i := sort.Search(len(s.base.Rebased), func(i int) bool { return fsat.Compare(s.base.Rebased[i], dir) > 0 }); i < len(s.base.Rebased); i++ {
@@ -83,8 +83,8 @@ func (s baselineView) eachBelow(dir string, do func(path string, o *origin) erro
 	return nil
 }
 
-// comparePath compares box, the sandbox's state of path, with its origin and with the host's current state, and adds a
-// difference if the sandbox has changed the path.
+// comparePath compares box, the sandbox's state of path, with base, the state before the sandbox's changes, and with the host's
+// current state. It adds a difference if the sandbox has changed the path.
 func (c *comparer) comparePath(path string, base *origin, box *baseline.State) error {
 	hide := base.hidden || c.baselineStates.manifest.Mask.Hides(path)
 	if hide && base.None() && box.None() {

@@ -36,7 +36,7 @@ func Lend[Args, Reply any](
 	return reply, err
 }
 
-// chown changes the owner of a directory, and of the index and pack in it, which the job rewrites.
+// chown changes the owner of a directory, and of the files index and pack in it, which a job may rewrite if they exist.
 func chown(dir *os.File, uid, gid int) error {
 	if err := unix.Fchmod(int(dir.Fd()), 0o755); err != nil {
 		return os.NewSyscallError("fchmod", err)

@@ -117,7 +117,7 @@ func Open(dir int, path string, flags int, mode uint32) (int, error) {
 	}
 }
 
-// OpenFile is like Open, with an *os.File for the directory and the result.
+// OpenFile opens path beneath the directory dir, as [Open] does, and returns it as a file. "" is dir itself.
 func OpenFile(dir *os.File, path string, flags int, mode uint32) (*os.File, error) {
 	fd, err := Open(int(dir.Fd()), path, flags, mode)
 	if err != nil {

@@ -94,7 +94,7 @@ func ReadNames(fd, limit int) ([]string, error) {
 	return names, err
 }
 
-// ListNames is like ReadNames, but does not sort the names.
+// ListNames returns the names in the directory fd, in any order. Returns ErrTooMany if there are more than limit.
 func ListNames(fd, limit int) ([]string, error) {
 	buf := make([]byte, 32<<10)
 	var names []string

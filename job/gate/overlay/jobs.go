@@ -15,7 +15,7 @@ type freezeReply struct {
 	Cut     bool // entries were left out
 }
 
-// Job runs [Freeze] for the layer that is the root of the job.
+// Job makes a frozen copy of its root, a layer; see [Freeze]. Its file descriptors are the output of [Mark] and the copy.
 var Job = worker.Job[FreezeLimits, freezeReply]{
 	Name: "gate.freeze", Root: true, Files: 2, Access: worker.ReadGuest, Limits: fsat.ReadLimits,
 	Do: func(ctx context.Context, c *worker.Call, limits FreezeLimits) (freezeReply, error) {
@@ -27,8 +27,9 @@ var Job = worker.Job[FreezeLimits, freezeReply]{
 	},
 }
 
-// RunFreeze runs [Mark] in this process, which must run as root, and then [Freeze] as a worker job, which may read all files of
-// the guest that owns upper. dst is an empty directory that the caller owns. [OpenFrozen] reads the result.
+// RunFreeze makes a frozen copy of upper, the upper directory of an overlay, in dst, an empty directory that the caller owns.
+// It runs [Mark] in this process, which must run as root, and then [Freeze] in a worker job that may read all files of the
+// guest that owns upper. [OpenFrozen] opens the copy. cut means that entries were left out of it.
 func RunFreeze(
 	ctx context.Context, run worker.Starter, upper, dst *os.File, limits FreezeLimits,
 ) (entries int, cut bool, err error) {

@@ -91,7 +91,7 @@ func (o *Workspace) Compare(opts compare.Options) ([]compare.Difference, *overla
 	return o.CompareWith(dst, opts)
 }
 
-// CompareWith is like Compare, for the existing frozen copy in the directory dst.
+// CompareWith compares the existing frozen copy in the directory dst, and returns the differences and the frozen copy.
 func (o *Workspace) CompareWith(dst *os.File, opts compare.Options) ([]compare.Difference, *overlay.Frozen) {
 	o.T.Helper()
 	merged, err := overlay.OpenMerged(dst)
