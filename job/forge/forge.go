@@ -29,7 +29,7 @@ type Server struct {
 	// administrator has listed the server. Otherwise the server must be at a public address, so that holders of a token cannot
 	// scan the networks of this host, or the host itself.
 	Local bool
-	Host  reach.Host // addresses of this host
+	Host  reach.Host // addresses of this host, at which the server must not be unless Local is set
 }
 
 // A PullRequest describes the pull request to open: Head is to be merged into Base, a branch of the same repository.

@@ -29,7 +29,7 @@ type jobArgs struct {
 	Secret       string        // token, user:password, or private key of an App
 	Roots        string        // certificates to trust in addition to the host's, as PEM
 	Local        bool          // whether the server may be at any address; see Server.Local
-	Own          reach.Host    // addresses of this host; see Server.Host
+	Own          reach.Host    // addresses of this host, at which the server must not be unless Local is set
 	Pull         PullRequest   // the pull request to find or create, for jobPull
 	App          string        // id of the App, for jobToken
 	Installation int64         // id of the App's installation, for jobToken; 0 means that it is looked up
