@@ -15,14 +15,14 @@ import (
 	"github.com/caisson-dev/caisson/job/relay/git"
 )
 
-// The names of the checks of commits, used in [caisson.Finding].Check.
+// The names of the checks of commits, used in [caisson.Finding].Check. Findings about files also have those of package check.
 const (
-	CheckName   = "name"
-	CheckType   = "type"
-	checkSize   = "size"
-	checkSecret = "secret"
-	checkPath   = "path"
-	checkLink   = "link"
+	CheckName   = "name"   // check of commits' messages and authors for unsafe characters, and of the refs that a push may move
+	CheckType   = "type"   // check of the form of commits and pushes, and of submodules
+	checkSize   = "size"   // check of the size of a commit, and of the number of its changes
+	checkSecret = "secret" // check of possible secrets in a commit's message
+	checkPath   = "path"   // check of the settings in .gitmodules
+	checkLink   = "link"   // check of the targets of all symlinks of the last commit
 )
 
 // Limits of the findings of a push.

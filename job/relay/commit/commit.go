@@ -18,7 +18,7 @@ const lastDate = 253402300799
 
 // Headers of commits besides tree, parent, author and committer.
 const (
-	headerEncoding        = "encoding"
+	headerEncoding        = "encoding"      // character encoding of the message
 	HeaderSignature       = "gpgsig"        // signature of a commit whose name is a SHA-1
 	HeaderSignatureSHA256 = "gpgsig-sha256" // signature of a commit whose name is a SHA-256
 	HeaderMergeTag        = "mergetag"      // signed tag that was merged

@@ -12,7 +12,7 @@ import (
 
 // fetchArgs are the arguments of the job that updates a mirror.
 type fetchArgs struct {
-	Transport remote.Protocol
+	Transport remote.Protocol // protocol between the transport and the remote
 	Limits    Limits
 }
 

@@ -72,7 +72,7 @@ func (r Repo) HasCommit(ctx context.Context, id string) (bool, error) {
 	return strings.TrimSpace(string(out)) == "commit", err
 }
 
-// A Remote has the refs of a repository.
+// A Remote has the refs of a remote repository, or of a mirror, view or store.
 type Remote struct {
 	Head string // full name of the branch that HEAD points to, such as "refs/heads/main"; "" if there is none
 	Refs []Ref  // branches and tags, sorted by name

@@ -216,6 +216,7 @@ var errPullTextTooLong = errors.New("the text is as long as it may be")
 // pullBuffer stores the maximum length of a text and one character more, so that a truncation can be detected.
 type pullBuffer struct{ text []byte }
 
+// Write returns errPullTextTooLong if there is no room for all of p.
 func (b *pullBuffer) Write(p []byte) (int, error) {
 	room := maxPullText + utf8.UTFMax - len(b.text)
 	b.text = append(b.text, p[:min(len(p), room)]...)

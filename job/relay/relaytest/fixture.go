@@ -327,7 +327,7 @@ func (q *Fixture) Stored(id string) string {
 	return string(out)
 }
 
-// UntouchedObjects checks that the store has exactly refs and the given number of objects.
+// UntouchedObjects checks that the store has exactly refs and the given number of objects. Other files in it are ignored.
 func (q *Fixture) UntouchedObjects(refs string, objects int) {
 	q.T.Helper()
 	if q.Refs() != refs || q.Objects() != objects {

@@ -89,7 +89,7 @@ type onceTransport struct {
 	c net.Conn // the connection that it closes
 }
 
-// CloseIdleConnections closes the connection, too. [http.Client] calls it.
+// CloseIdleConnections closes the connection, even if it was not used. [http.Client.CloseIdleConnections] calls it.
 func (t *onceTransport) CloseIdleConnections() {
 	t.Transport.CloseIdleConnections()
 	t.c.Close()

@@ -37,8 +37,8 @@ type httpLink struct {
 	secret    caisson.Secret // token or password; zero for no credential
 	push      bool           // whether pushes are allowed
 
-	mu   sync.Mutex
-	base *url.URL // base URL of the remote; changes after a redirect to another path; guarded by mu
+	mu   sync.Mutex // guards base
+	base *url.URL   // base URL of the remote; changes after a redirect to another path
 }
 
 // newHTTP returns an httpLink to a remote.

@@ -73,8 +73,8 @@ func Serve(ctx context.Context, conn net.Conn, h http.Handler) error {
 // singleListener is a listener that accepts one connection.
 type singleListener struct {
 	mu   sync.Mutex
-	conn net.Conn // nil after it was accepted; guarded by mu
-	once sync.Once
+	conn net.Conn      // nil after it was accepted; guarded by mu
+	once sync.Once     // closes done
 	done chan struct{} // closed by Close
 }
 

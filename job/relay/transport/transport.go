@@ -35,7 +35,7 @@ type Request struct {
 	HostKeys []string // host keys of an SSH server, as lines of known_hosts
 	Push     bool     // allow pushes; otherwise only fetches are allowed
 	Local    bool     // allow remotes on the host's networks and the host itself
-	// Own has the addresses of this host.
+	// Own has the addresses of this host, at which a remote must not be unless Local is set.
 	Own reach.Host
 	// Time is the time limit; 0 means 2 hours.
 	Time time.Duration
