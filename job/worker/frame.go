@@ -51,7 +51,7 @@ type failure struct {
 	Detail  string       `json:"detail,omitempty"` // only for the daemon's log
 }
 
-// newFailure returns err as a failure.
+// newFailure returns the failure with the kind and the message of err, and its complete text as Detail.
 func newFailure(err error) *failure {
 	return &failure{Kind: caisson.KindOf(err), Message: caisson.MessageOf(err), Detail: err.Error()}
 }

@@ -122,7 +122,7 @@ type Request struct {
 	// Programs lets the job start the host's programs. It mounts /usr, /bin, /sbin, /lib, /lib64 and a few files of /etc
 	// read-only and provides a loopback device and a small /tmp. Root is then required and is mounted at /work; Mounts are at
 	// the paths they name. Only for jobs without network, with Access ReadAsOwner or WriteAsOwner. Such a job never has
-	// capabilities; it can use TCP and socket pairs, and named unix sockets only if all its directories belong to accounts.
+	// capabilities; it can use TCP and socket pairs, and named unix sockets only if no user of the host owns Root or a Mount.
 	// Directories owned by root are idmapped for it, except those in Files.
 	Programs bool
 	Mounts   []Mount // further directories for the job; only with Programs
