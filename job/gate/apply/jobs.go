@@ -44,7 +44,7 @@ func writeJob(name string, files int, do func(ctx context.Context, c *worker.Cal
 }
 
 var (
-	// jobApply runs [Apply]. It reads the plan from its input, and the contents from the frozen copy, its second file descriptor.
+	// jobApply applies the plan in its input to its root; see [Apply]. The contents are in its second descriptor, a frozen copy.
 	jobApply = writeJob("gate.apply", 2, func(ctx context.Context, c *worker.Call, saved *os.File) (Outcome, error) {
 		plan, err := gate.DecodePlan(c.Input())
 		if err != nil {

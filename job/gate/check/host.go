@@ -64,7 +64,7 @@ func missingResult(err error) (string, string, error) {
 	return "", "", err
 }
 
-// Children returns fsat.ErrTooMany if dir has more than maxCheckedNames entries.
+// Children implements [Tree]. It returns fsat.ErrTooMany if dir has more than maxCheckedNames entries.
 func (t hostTree) Children(dir string) ([]string, error) {
 	defer fsat.KeepAlive(t.dir)
 	fd, err := fsat.OpenDir(int(t.dir.Fd()), dir)

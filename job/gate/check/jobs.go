@@ -23,8 +23,8 @@ type checked struct {
 	Findings []caisson.Finding // the findings about the change
 }
 
-// Job runs [Changes]. Its input is a line with the rules, followed by the changes, one a line. It writes a [checked] for each
-// change to its first file descriptor. The second file descriptor is the frozen copy, and the root is the host's directory.
+// Job checks changes of its root, the host's directory; see [Changes]. Its input is a line with the rules, and then a line for
+// each change. It writes a [checked] for each change to its first file descriptor. The second one is the frozen copy.
 var Job = worker.Job[worker.None, worker.None]{
 	Name: "gate.check", Root: true, Files: 2, Access: worker.ReadAsOwner,
 	Do: func(ctx context.Context, c *worker.Call, none worker.None) (worker.None, error) {

@@ -158,7 +158,7 @@ func (r *SecretRule) search(ctx context.Context, text string, spans []span, hit 
 	return nil
 }
 
-// judge returns the secret that the match m of the rule r contains; ok is false if the match is not a secret. It decides as
+// judge returns the secret that the match m of the rule r contains, and false if the match is not a secret. It decides as
 // gitleaks does, but the path of the file alone never excludes a match.
 func (all *SecretRules) judge(r *SecretRule, path, text string, m span) (secret, bool) {
 	match := strings.Trim(text[m.start:m.end], "\n")

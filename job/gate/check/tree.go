@@ -74,7 +74,7 @@ func (t *tree) removedOrReplaced(path string) bool {
 	return false
 }
 
-// children returns the names in dir.
+// children returns the names in dir after all changes, sorted.
 func (t *tree) children(dir string) ([]string, error) {
 	if names, ok := t.names[dir]; ok {
 		return names, nil

@@ -26,7 +26,7 @@ type compareReply struct {
 	Cut   bool // there are more changes, which are not in the file
 }
 
-// jobCompare runs [Changes]. It writes the differences to its last file descriptor. Its root is the host's directory.
+// jobCompare writes the changes of a sandbox to its last file descriptor; see [Changes]. Its root is the host's directory.
 var jobCompare = worker.Job[Options, compareReply]{
 	Name: "gate.compare", Root: true, Files: 5, Limits: fsat.ReadLimits,
 	Do: func(ctx context.Context, c *worker.Call, opts Options) (compareReply, error) {

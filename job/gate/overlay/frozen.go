@@ -237,7 +237,7 @@ func parseIndex(data []byte) ([]Entry, bool, error) {
 	return entries, cut == 1, nil
 }
 
-// unpackEntry decodes one entry of an index.
+// unpackEntry decodes one entry of an index. It returns false if the entry is malformed.
 func unpackEntry(u *fsat.Unpacker) (Entry, bool) {
 	e := Entry{Path: u.String(fsat.MaxPathLen)}
 	typ, flags := u.Byte(), u.Byte()
