@@ -17,8 +17,8 @@ func dialer(scheme string, loopback, local bool, own reach.Host) *net.Dialer {
 }
 
 // checkReachable returns nil if a token may be sent to the address a. Unless scheme is https, a must be a loopback address.
-// That is allowed only if loopback is set: the host of the API is a loopback address, localhost or below localhost. Unless local
-// is set, a must be a public address and none of own, the addresses of this host.
+// That is allowed only if loopback is set: the host of the API is a loopback address, localhost or below localhost. Unless
+// local is set, a must be a public address and none of own, the addresses of this host.
 func checkReachable(a netip.Addr, scheme string, loopback, local bool, own reach.Host) error {
 	if scheme != "https" && !a.Unmap().IsLoopback() {
 		return caisson.Errorf(caisson.Denied, "the token is not sent to %s without TLS", a)
