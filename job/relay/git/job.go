@@ -16,7 +16,7 @@ import (
 // gitMemory limits the private memory of each program of a job, in bytes. The packs that git maps into memory do not count.
 const gitMemory = 4 << 30
 
-// JobLimits returns the limits of a job that may run for t.
+// JobLimits returns the limits of a job that runs git for at most the time t.
 func JobLimits(t time.Duration) worker.Limits {
 	return worker.Limits{Time: t, CPU: 2 * t, Memory: gitMemory}
 }

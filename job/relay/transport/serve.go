@@ -105,7 +105,7 @@ func refuse(w http.ResponseWriter, err error) {
 	w.WriteHeader(http.StatusBadGateway)
 }
 
-// oneLine returns s as the value of an HTTP header.
+// oneLine returns at most 1000 bytes of s as the value of an HTTP header, with spaces for characters other than printable ASCII.
 func oneLine(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r < 0x20 || r > 0x7e {
