@@ -171,7 +171,7 @@ func resolverAttempts() []attempt {
 func speechAttempts() []attempt {
 	secure, plain := goodAddr4+":443", goodAddr4+":80"
 	request := func(name, what string) string { return "request " + strings.TrimSpace(name+" "+what) + " tcp: " }
-	notAnswered := " was said, but the resolver has not answered that name with this address"
+	notAnswered := " is the name in the connection, but the resolver has not answered that name with this address"
 	tls := func(name, why string) attempt {
 		return attempt{Do: "tls", To: secure, Name: name, why: request(name, secure) + why}
 	}
@@ -181,7 +181,7 @@ func speechAttempts() []attempt {
 	}
 	misled := request(badName, plain) + badName + notAnswered
 	list := []attempt{
-		tls(badName, badName+notAnswered), tls(sharedName, sharedName+notAnswered), tls("", "a rule allows the name, so TLS must say it"),
+		tls(badName, badName+notAnswered), tls(sharedName, sharedName+notAnswered), tls("", "a rule allows the name, so TLS must have it"),
 		tls("x."+goodName, "x."+goodName+notAnswered), tls("dns.google", "dns.google"+notAnswered),
 		{Do: "tls", To: secure, Name: badName, Split: true, why: badName + notAnswered},
 		{Do: "tls", To: "[" + goodAddr6 + "]:443", Name: sharedName, why: sharedName + notAnswered},
@@ -195,7 +195,7 @@ func speechAttempts() []attempt {
 		http("GET / HTTP/1.1\r\nHost: "+sharedName+"\r\n\r\n", request(sharedName, plain)+sharedName+notAnswered),
 		http("GET http://"+badName+"/ HTTP/1.1\r\nHost: "+goodName+"\r\n\r\n", request(badName, plain)),
 		http("GET http://"+badName+"/ HTTP/1.1\r\nHost: "+badName+"\r\n\r\n", misled),
-		http("GET / HTTP/1.0\r\n\r\n", request("", plain)+"a rule allows the name, so the request must say it"),
+		http("GET / HTTP/1.0\r\n\r\n", request("", plain)+"a rule allows the name, so the request must have it"),
 		http("CONNECT "+badName+":443 HTTP/1.1\r\nHost: "+badName+":443\r\n\r\n", request(badName, plain)+"the host of the request is not clear"),
 		http("CONNECT "+goodName+":443 HTTP/1.1\r\nHost: "+goodName+":443\r\n\r\n", request(goodName, plain)+"the host of the request is not clear"),
 		// A second request on a connection whose first was allowed.

@@ -132,7 +132,7 @@ func TestPromise9WorkspaceFillsDisk(t *testing.T) {
 	h.ok("sandbox", "create", "--name", "b", "--disk", "64M", "--workspace", h.userDir("other", nil))
 	h.sh("a", "echo b >> /workspace/a.txt; head -c 1000000 /dev/zero > /workspace/few")
 	h.sh("b", "head -c 50000000 /dev/zero > /workspace/many")
-	h.fails(1, "caisson: the sandbox was ended: what it has written to its workspace takes ",
+	h.fails(1, "caisson: the sandbox was ended: the changes in its workspace take ",
 		"exec", "a", "--", "sh", "-c", "while head -c 2000000 /dev/zero >> /workspace/big; do sleep 0.1; done")
 	sb := h.waitState(id, caisson.Failed)
 	if !strings.Contains(sb.Reason, "of at most 64MiB") {

@@ -219,7 +219,7 @@ func TestRemoteGateway(t *testing.T) {
 		code, calls int
 		cost        caisson.USD
 		error       string
-	}{"Hello.": {0, 1, 40_000, ""}, "Refuse.": {11, 1, 0, "provider: provider \"demo\" wants a credential"}} {
+	}{"Hello.": {0, 1, 40_000, ""}, "Refuse.": {11, 1, 0, "provider: provider \"demo\" requires a credential"}} {
 		var r caisson.Run
 		out := h.run("run", "-o", "json", "--model", remoteModel, "caisson", prompt)
 		if err := json.Unmarshal([]byte(out.stdout), &r); err != nil || r.Result == nil {

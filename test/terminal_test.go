@@ -166,7 +166,7 @@ func TestTerminal(t *testing.T) {
 	viewer := h.sit("attach", "--read-only", "web")
 	viewer.sees("begin-42")
 	second := again("second")
-	d.sees("you only view it")
+	d.sees("you can only view it")
 	viewer.sees("kept-second")
 	viewer.types("\x03")
 	viewer.ends(130)

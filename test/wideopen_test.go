@@ -252,7 +252,7 @@ func TestPromise1OtherPorts(t *testing.T) {
 	list := []attempt{
 		{Do: "get", To: "http://" + goodName + ":8080/", open: true}, {Do: "get", To: "https://" + goodName + ":8443/", open: true},
 		{Do: "tls", To: goodAddr4 + ":8443", Name: badName, why: said}, {Do: "tls", To: goodAddr4 + ":8443", Name: badName, Split: true, why: said},
-		{Do: "tls", To: goodAddr4 + ":8443", why: "TLS must say it"},
+		{Do: "tls", To: goodAddr4 + ":8443", why: "TLS must have it"},
 		say("GET / HTTP/1.1\r\n"+host, said), say("GET http://"+badName+":8080/ HTTP/1.1\r\n"+host, said),
 		say("\r\n\r\nGET / HTTP/1.1\r\n"+host, ""), say("LIST / HTTP/1.1\r\n"+host, said), say("GET / HTTP/1.0\n"+host, said),
 		say("get / http/1.1\r\n"+host, ""), say(" GET / HTTP/1.1\r\n"+host, ""), say("GET\t/ HTTP/1.1\r\n"+host, ""), say("GET /\r\n"+host, ""),
@@ -260,7 +260,7 @@ func TestPromise1OtherPorts(t *testing.T) {
 		say("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", ""), say("PROXY UNKNOWN\r\nGET / HTTP/1.1\r\n"+host, "the header of a proxy"),
 		{Do: "say", To: goodAddr4 + ":8080", Name: "this is " + badName, Split: true, Data: "G|E|T| |/ HT|TP/1.1\r\nH|ost: bad|.example.org\r\n\r\n", why: said},
 		// The server name of QUIC cannot be checked.
-		{Do: "udp", To: goodAddr4 + ":443", why: "what QUIC says cannot be compared"}, {Do: "udp", To: goodAddr4 + ":80", why: "what QUIC says"},
+		{Do: "udp", To: goodAddr4 + ":443", why: "the name in QUIC cannot be compared"}, {Do: "udp", To: goodAddr4 + ":80", why: "the name in QUIC"},
 	}
 	w.attempts("a", numbered("other ports", list))
 	var more []string

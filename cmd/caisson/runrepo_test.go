@@ -22,7 +22,7 @@ func TestDelivered(t *testing.T) {
 			"some of what was done for r is not delivered (why)\ndelivered to branch b of r\n"},
 		"hostile": {&caisson.RunDelivery{Repo: "r", State: caisson.DeliveryDelivered, Branch: "b", URL: "\x1b[2J\u202e"}, "delivered to branch b of r: \\x1b[2J\\u202e\n"},
 		"dropped": {&caisson.RunDelivery{ID: "dl-1", Repo: "r", State: caisson.DeliveryDropped, Branch: "b"},
-			"delivery dl-1 to branch b of r is dropped; caisson relay show dl-1 says how it goes on\n"},
+			"delivery dl-1 to branch b of r is dropped; caisson relay show dl-1 shows its progress\n"},
 	} {
 		var b strings.Builder
 		v := newRunView(&app{stdio: stdio{out: new(strings.Builder), err: &b}})

@@ -99,7 +99,7 @@ func TestParseFaults(t *testing.T) {
 		{"file of ours", good + "files: [{path: /.caisson/agent, data: y}]\n", "files[0].path", "cannot be written to"},
 		{"setuid file", good + "files: [{path: /x, mode: 2541, data: y}]\n", "files[0].mode", "mode"},
 		{"two files", good + "files: [{path: /x, data: y}, {path: //x, data: z}]\n", "files[1].path", "twice"},
-		{"setup", good + "setup: [{run: []}]\n", "setup[0].run", "what to run"},
+		{"setup", good + "setup: [{run: []}]\n", "setup[0].run", "program to run"},
 		{"rule", good + "policy: {rules: [{action: permit, host: a}]}\n", "policy.rules[0].action", "allow, deny"},
 		{"rule of nothing", good + "policy: {rules: [{action: allow}]}\n", "policy.rules[0]", "either"},
 		{"dialect", strings.Replace(good, "exec", "jsonl", 1) + "events: {dialect: basic}\n", "events.dialect", "codex"},

@@ -111,7 +111,7 @@ func TestDropLate(t *testing.T) {
 		d.State, d.Pull, d.Error = caisson.DeliveryFailed, true, "the forge says no"
 	})
 	got, err := w.api.DropDelivery(w.ctx(), d.ID)
-	if err != nil || got.State != caisson.DeliveryDropped || !strings.Contains(got.Error, "the remote has that, and perhaps the pull request") {
+	if err != nil || got.State != caisson.DeliveryDropped || !strings.Contains(got.Error, "the remote has the branch, and perhaps the pull request") {
 		t.Errorf("%+v, %v", got, err)
 	}
 	// As if an attempt were under way that cannot be cancelled.
@@ -142,7 +142,7 @@ func TestDropLate(t *testing.T) {
 	w.must(err)
 	<-asked
 	got, err = w.api.DropDelivery(w.ctx(), d.ID)
-	if err != nil || got.State != caisson.DeliveryDropped || got.Sent != got.Commit || !strings.Contains(got.Error, "the remote has that, and perhaps the pull request") {
+	if err != nil || got.State != caisson.DeliveryDropped || got.Sent != got.Commit || !strings.Contains(got.Error, "the remote has the branch, and perhaps the pull request") {
 		t.Errorf("%+v, %v", got, err)
 	}
 }

@@ -77,7 +77,7 @@ func (e *gitError) Error() string { return plainLine(e.said, maxOutput) }
 func (x *sandboxGit) collectMore(ctx context.Context, g *grant, dir, subject, pushed string) error {
 	err := x.push(ctx, g, collectMoreScript, dir, relayURL+g.Repo, g.Branch, subject, pushed)
 	if err != nil {
-		return caisson.Wrap(err, caisson.Denied, "what was not pushed in %.200q could not be taken: %s", dir, caisson.MessageOf(err))
+		return caisson.Wrap(err, caisson.Denied, "the work in %.200q that was not pushed could not be fetched: %s", dir, caisson.MessageOf(err))
 	}
 	return nil
 }

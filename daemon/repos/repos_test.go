@@ -101,7 +101,7 @@ func TestRetry(t *testing.T) {
 	}
 	id2, dir2 := w.sandbox("local")
 	_, err := w.core.Grant(t.Context(), caisson.RepoAccess{Account: "local", Sandbox: id2, Repo: caisson.RepoRequest{Name: "app", Branch: "work"}, Dir: dir2})
-	w.wants(err, caisson.Conflict, "somebody else")
+	w.wants(err, caisson.Conflict, "another client")
 	// A remote that refuses.
 	w.remote.Set(func(o *gitserver.Options) { o.Reject = "no pushes on Sundays" })
 	id, dir, g = w.grant(caisson.RepoRequest{}, "")

@@ -32,7 +32,7 @@ func TestUnpushed(t *testing.T) {
 			"b", "a merge is not finished"},
 		"denied":         {pushed + "mkdir -p .github/workflows; echo 'on: push' > .github/workflows/ci.yml", "b", "ci.yml"},
 		"another branch": {"echo b > b.txt; git add .; git commit -qm b; git push -q origin HEAD:refs/heads/other; echo c > c.txt", "more b", ""},
-		"no clone":       {pushed + "rm -rf .git", "b", "could not be taken"},
+		"no clone":       {pushed + "rm -rf .git", "b", "could not be fetched"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			id, dir, g := w.grant(caisson.RepoRequest{}, "")

@@ -91,7 +91,7 @@ func TestAgentFails(t *testing.T) {
 			fmt.Fprintln(v.Stdout(), `{"type":"done"}`)
 			<-v.ctx.Done()
 			return 0
-		}, caisson.RunAgentError, "makes no sense"},
+		}, caisson.RunAgentError, "is malformed"},
 		{"half a line", func(v *turn) int {
 			fmt.Fprint(v.Stdout(), `{"type":"text_del`)
 			return 0
@@ -100,19 +100,19 @@ func TestAgentFails(t *testing.T) {
 			fmt.Fprintln(v.Stdout(), `{"type":"text_delta","delta":"\u001b[2J"}`)
 			<-v.ctx.Done()
 			return 0
-		}, caisson.RunAgentError, "makes no sense"},
+		}, caisson.RunAgentError, "is malformed"},
 		{"no end of a line", func(v *turn) int {
 			for b := []byte(strings.Repeat("x", 64<<10)); ; {
 				if _, err := v.Stdout().Write(b); err != nil {
 					return 1
 				}
 			}
-		}, caisson.RunAgentError, "makes no sense"},
+		}, caisson.RunAgentError, "is malformed"},
 		{"too much output", func(v *turn) int {
 			for b := strings.Repeat("x", 32<<10); v.text(b); {
 			}
 			return 1
-		}, caisson.RunAgentError, "makes no sense"},
+		}, caisson.RunAgentError, "is malformed"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w.on("fail", c.voice)

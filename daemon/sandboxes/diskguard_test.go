@@ -71,8 +71,8 @@ func TestPromise9WorkspaceOverLimit(t *testing.T) {
 	defer p.Close()
 	fill(t, big, 8<<20)
 	w.Look(t.Context())
-	w.wantReason(sb.ID, caisson.Failed, "its workspace takes 68MiB of at most 64MiB")
-	if s := got(p.Wait(w.ctx()))(t); !s.Unknown || !strings.Contains(s.Reason, "the sandbox was ended: what it has written to its workspace takes 68MiB") {
+	w.wantReason(sb.ID, caisson.Failed, "the changes in its workspace take 68MiB of at most 64MiB")
+	if s := got(p.Wait(w.ctx()))(t); !s.Unknown || !strings.Contains(s.Reason, "the sandbox was ended: the changes in its workspace take 68MiB") {
 		t.Errorf("what ran in it ended with %+v", s)
 	}
 	w.wantReason(other.ID, caisson.Running, "")

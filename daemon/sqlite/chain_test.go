@@ -234,7 +234,7 @@ func TestPromise8EarlierEvents(t *testing.T) {
 		}
 	}
 	// The chain was removed and the schema version lowered, so that an upgrade starts a new chain.
-	if r := upgrade(t, false, ""); !strings.Contains(r.Problem, "begun anew") {
+	if r := upgrade(t, false, ""); !strings.Contains(r.Problem, "started again") {
 		t.Errorf("an old key without a chain: %+v", r)
 	}
 }

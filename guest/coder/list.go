@@ -69,7 +69,7 @@ func (w workspace) list(ctx context.Context, args []byte) result {
 	case !whole:
 		out.WriteString("[there is more; list a directory of these, or use search]\n")
 	case listed == 0:
-		return result{text: "[no files here, except ignored ones]"}
+		return result{text: "[nothing here, except for ignored files]"}
 	}
 	return result{text: out.String()}
 }

@@ -259,7 +259,7 @@ func TestPullUnavailable(t *testing.T) {
 			t.Errorf("to be left alone for %v", d)
 		}
 		_, err = b.pull(nil)
-		wantKind(t, err, caisson.Unavailable, "how often")
+		wantKind(t, err, caisson.Unavailable, "limits the rate")
 		if d := RetryAfter(err); d != time.Second {
 			t.Errorf("to be left alone for %v", d)
 		}

@@ -182,11 +182,11 @@ func (c *flow) checkName(name string) caisson.Verdict {
 	own := c.hostOwned
 	c.mu.Unlock()
 	if !plausibleName(name) {
-		return caisson.Verdict{Rule: -1, Reason: "the name in the connection is not a valid host name"}
+		return caisson.Verdict{Rule: -1, Reason: "the host in the connection is not a name"}
 	}
 	addr := c.attrs.Dst.Addr()
 	if !slices.Contains(c.attrs.Names, name) && !slices.Contains(c.f.cfg.Names(addr), name) {
-		return caisson.Verdict{Rule: -1, Reason: fmt.Sprintf("the connection names %s, but the resolver has not answered that name with this address", name)}
+		return caisson.Verdict{Rule: -1, Reason: fmt.Sprintf("%s is the name in the connection, but the resolver has not answered that name with this address", name)}
 	}
 	return c.decideName(name, own)
 }

@@ -320,7 +320,7 @@ func TestRawOnOtherPorts(t *testing.T) {
 	wantRead(t, after, "220 hello\r\n")
 	io.WriteString(after, "GET / HTTP/1.1\r\nHost: good.example\r\n\r\n")
 	wantEnd(t, after)
-	w.reportedDenied("request", "HTTP was spoken after")
+	w.reportedDenied("request", "HTTP was sent after")
 
 	odd := w.mustDial("192.0.2.1:7") // relayed, until it becomes HTTP
 	wantEcho(t, odd, "(GET) / HT")
@@ -343,7 +343,7 @@ func TestHalfALine(t *testing.T) {
 	slow := w.mustDial("192.0.2.1:7")
 	io.WriteString(slow, "FETCH / HTT")
 	wantEnd(t, slow)
-	w.reportedDenied("request", "too little was said")
+	w.reportedDenied("request", "too little data came")
 }
 
 // A flow on which neither end sends data may stay, and ends when either does.
