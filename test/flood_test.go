@@ -166,7 +166,7 @@ func TestWireSurvivesItsProcess(t *testing.T) {
 		}
 		w.attempts("a", numbered("after", []attempt{
 			{Do: "wait", Name: goodName, open: true}, {Do: "get", To: "https://" + goodName + "/", open: true}, tcpTo(badAddr4+":443", noRule),
-			{Do: "dns", Name: badName, why: "name " + badName + ": " + noRule}, {Do: "tls", To: goodAddr4 + ":443", Name: badName, why: badName + " was said"},
+			{Do: "dns", Name: badName, why: "name " + badName + ": " + noRule}, {Do: "tls", To: goodAddr4 + ":443", Name: badName, why: badName + " is the name in the connection"},
 		}))
 		if got := d.wirePID(); got == wire || got == 0 {
 			t.Errorf("the wire process is %d; it was %d", got, wire)

@@ -244,7 +244,7 @@ func TestPromise1OtherPorts(t *testing.T) {
 	w.serve()
 	w.ok("sandbox", "create", "--name", "a", "--allow", goodName, "--allow", goodName+"/udp", "host")
 	w.probe(buildProbe(t), "a")
-	const said = badName + " was said"
+	const said = badName + " is the name in the connection"
 	say := func(data, why string) attempt {
 		return attempt{Do: "say", To: goodAddr4 + ":8080", Name: "this is " + badName, Data: data, why: why}
 	}
