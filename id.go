@@ -17,7 +17,6 @@ const (
 	SandboxPrefix  = "sb"
 	SnapshotPrefix = "sn"
 	TokenPrefix    = "tk"
-	ProcessPrefix  = "ps"
 	AccountPrefix  = "ac"
 	InstancePrefix = "in" // a data directory
 	CallPrefix     = "ca"

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/guest/coder/sample"
+	"github.com/caisson-dev/caisson/internal/excerpt"
 )
 
 // agents has the benchmarks of runs of agents. The duration of a run is the time from the request to the event done.
@@ -82,15 +82,14 @@ func (t *agentSetup) runAndRemove(ctx context.Context, req caisson.RunRequest) (
 	return tr, t.waitRemoved(ctx, tr)
 }
 
-// stderrTail returns the end of the first MiB of the standard error of a failed run's agent, as a suffix of an error message.
+// stderrTail returns the last 1,000 bytes of the standard error of a failed run's agent, as a suffix of an error message.
 func (t *agentSetup) stderrTail(ctx context.Context, id caisson.ID) string {
 	log, err := t.api.RunLog(ctx, id, caisson.LogStderr)
 	if err != nil {
 		return ""
 	}
 	defer log.Close()
-	said, _ := io.ReadAll(io.LimitReader(log, 1<<20))
-	return fmt.Sprintf("; its last words: %s", said[max(0, len(said)-1000):])
+	return "; its last words: " + excerpt.ReadTail(log, 1000)
 }
 
 // waitRemoved waits until the sandboxes of runs have been removed. Removal happens after the end of a run and would otherwise

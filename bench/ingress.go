@@ -141,7 +141,7 @@ func (s ingress) added(ctx context.Context) error {
 
 // rate compares the numbers of requests per second through the ingress and through nginx. Both forward to the same server on the
 // host. The ingress runs in a separate process (see the command in bench/gateway) instead of a wire process.
-func (s ingress) rate(ctx context.Context) error {
+func (s ingress) rate(ctx context.Context) (err error) {
 	model, err := s.net.startLoad(ctx, "model")
 	if err != nil {
 		return err

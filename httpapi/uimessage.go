@@ -17,7 +17,6 @@ const uiHeader = "X-Vercel-Ai-Ui-Message-Stream"
 type uiChunk struct {
 	Type       string          `json:"type"`
 	ID         string          `json:"id,omitempty"` // id of the block of text that the chunk belongs to
-	MessageID  string          `json:"messageId,omitempty"`
 	Delta      string          `json:"delta,omitempty"`
 	ToolCallID string          `json:"toolCallId,omitempty"`
 	ToolName   string          `json:"toolName,omitempty"`

@@ -61,7 +61,6 @@ type Proc struct {
 	termination *caisson.ExitStatus                    // the status if the process was terminated, set before it exits
 	caught      map[syscall.Signal]chan syscall.Signal // channels that Catch has returned, by signal
 	memory      int64                                  // allocated bytes, see Alloc
-	started     time.Time
 }
 
 // An origin is the way in which a process was started. A checkpoint contains all processes except those of originExec.

@@ -72,7 +72,7 @@ func (s *sandbox) start(p *Proc) error {
 		s.lastPID++
 		p.pid = s.lastPID
 	}
-	p.sandbox, p.started = s, time.Now()
+	p.sandbox = s
 	p.exited, p.caught = make(chan struct{}), map[syscall.Signal]chan syscall.Signal{}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	s.memory += p.memory
