@@ -89,7 +89,7 @@ func CallerOf(ctx context.Context) (Caller, error) {
 	return c, nil
 }
 
-// ScopeOf returns the scope of the account of the caller in ctx, and the caller. The error is that of [CallerOf].
+// ScopeOf returns a Scope that covers the objects of the account of the caller in ctx, and the caller. Unauthed if there is none.
 func ScopeOf(ctx context.Context) (Scope, Caller, error) {
 	c, err := CallerOf(ctx)
 	return In(c.Account), c, err

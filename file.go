@@ -36,16 +36,16 @@ type Files interface {
 	// WriteFile atomically replaces a file with the content of r: a reader gets either the old or the new content.
 	// Missing parent directories are created. mode 0 keeps the old file's mode, or means 0644.
 	WriteFile(ctx context.Context, ref, path string, mode uint32, r io.Reader) (*FileInfo, error)
-	ListFiles(ctx context.Context, ref, path string) ([]FileInfo, error)
-	StatFile(ctx context.Context, ref, path string) (*FileInfo, error) // does not follow symlinks
-	MakeDir(ctx context.Context, ref, path string, parents bool) error // parents: creates missing parents too, and path may exist
-	MoveFile(ctx context.Context, ref, from, to string) error
+	ListFiles(ctx context.Context, ref, path string) ([]FileInfo, error)    // returns the entries of the directory at path
+	StatFile(ctx context.Context, ref, path string) (*FileInfo, error)      // does not follow symlinks
+	MakeDir(ctx context.Context, ref, path string, parents bool) error      // parents: creates missing ones, and path may exist
+	MoveFile(ctx context.Context, ref, from, to string) error               // renames a file or directory; Conflict if to exists
 	RemoveFile(ctx context.Context, ref, path string, recursive bool) error // recursive: removes a directory with its contents
 	// WatchFiles reports changes of path and of its entries, and with recursive of everything below it, until ctx ends, path is
 	// removed or the sandbox stops; the channel is then closed.
 	WatchFiles(ctx context.Context, ref, path string, recursive bool) (<-chan FileEvent, error)
-	// ReadTree streams the file or tree at path as a tar archive of regular files, directories and symlinks, its names
-	// relative to path's parent. WriteTree unpacks such an archive below the directory at path, inside the sandbox.
+	// ReadTree streams the file or tree at path as a tar archive of files, directories and symlinks, relative to path's parent.
 	ReadTree(ctx context.Context, ref, path string) (io.ReadCloser, error)
+	// WriteTree unpacks r, a tar archive of files, directories and symlinks, in the directory path. It replaces existing files.
 	WriteTree(ctx context.Context, ref, path string, r io.Reader) error
 }

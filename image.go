@@ -45,8 +45,8 @@ type Image struct {
 	Size      Size      `json:"size" doc:"Bytes on disk of its layers, shared ones included"`
 	Layers    []string  `json:"layers" doc:"Digests of its layers, topmost first"`
 	Rootfs    Rootfs    `json:"rootfs,omitzero" doc:"Only in the store, never in answers"`
-	CreatedAt time.Time `json:"createdAt"`
-	UsedAt    time.Time `json:"usedAt"` // when it was last pulled, or selected for a sandbox or template
+	CreatedAt time.Time `json:"createdAt"` // when it was last pulled to this host
+	UsedAt    time.Time `json:"usedAt"`    // when it was last pulled, or selected for a sandbox or template
 }
 
 // RegistryAuth is a login to a registry; the zero value is anonymous.

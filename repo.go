@@ -26,7 +26,8 @@ const (
 )
 
 // A Repo is a git repository that sandboxes can be granted access to through the relay, at
-// http://git.caisson.internal/<name>. Its credential never leaves the host.
+// http://git.caisson.internal/<name>. Its credential never leaves the host. Authors determines whether new commits keep their
+// author (keep) or get the author AuthorName and AuthorEmail (set).
 type Repo struct {
 	Name    string `json:"name" pattern:"^[a-z0-9][a-z0-9._-]{0,63}$"`
 	Account string `json:"account"`
@@ -52,7 +53,7 @@ type Repo struct {
 	Local     bool      `json:"local,omitempty" doc:"Whether it was added over the unix socket: only then may its remote be in the host's own networks"`
 	Head      string    `json:"head,omitempty" doc:"The remote's default branch, when it was last fetched"`
 	CreatedAt time.Time `json:"createdAt"`
-	FetchedAt time.Time `json:"fetchedAt,omitzero"`
+	FetchedAt time.Time `json:"fetchedAt,omitzero"` // when the last successful fetch from the remote began
 }
 
 // A Branch is a branch in the mirror of a repository.
@@ -118,21 +119,19 @@ type Delivery struct {
 	URL      string        `json:"url,omitempty" doc:"Of the pull request, or else of the branch"`
 	Number   int64         `json:"number,omitempty" doc:"Of the pull request"`
 	// Attempts is the number of tries since the delivery was created, or since a client last requested another try.
-	Attempts int       `json:"attempts" doc:"Number of attempts since its creation, or since the last request for another attempt"`
-	Error    string    `json:"error,omitempty" doc:"Why the last try failed; for a dropped delivery, what the remote may have received"`
-	NextAt   time.Time `json:"nextAt,omitzero"` // time of the next try; zero: at once, or none
-	// CreatedAt is when the delivery was created; RetriedAt when a client last requested another try; EndedAt when the commits were
-	// delivered or dropped, or the delivery failed.
+	Attempts  int       `json:"attempts" doc:"Number of attempts since its creation, or since the last request for another attempt"`
+	Error     string    `json:"error,omitempty" doc:"Why the last try failed; for a dropped delivery, what the remote may have received"`
+	NextAt    time.Time `json:"nextAt,omitzero"` // time of the next try; zero: at once, or none
 	CreatedAt time.Time `json:"createdAt"`
-	RetriedAt time.Time `json:"retriedAt,omitzero"`
-	EndedAt   time.Time `json:"endedAt,omitzero"`
+	RetriedAt time.Time `json:"retriedAt,omitzero"` // when a client last requested another try
+	EndedAt   time.Time `json:"endedAt,omitzero"`   // when the commits were delivered or dropped, or the delivery failed
 }
 
 // A DeliveryFilter selects deliveries. Zero fields select everything.
 type DeliveryFilter struct {
 	States []DeliveryState
-	Repo   string
-	Run    ID
+	Repo   string // name of a repository
+	Run    ID     // the run whose commits are delivered
 	// Before is the id of the last delivery of the previous page; pages are sorted from new to old. Limit is the size of a page, at
 	// most 1000; 0 means 100.
 	Before ID
@@ -186,11 +185,11 @@ type DeliveryStore interface {
 
 // A RepoAccess requests access to a repository for a sandbox.
 type RepoAccess struct {
-	Account string
-	Sandbox ID
-	Run     ID // the run that the pushes belong to; empty for none
-	Session ID
-	Repo    RepoRequest
+	Account string            // owner of the repository and of the sandbox
+	Sandbox ID                // the sandbox that gets the access
+	Run     ID                // the run that the pushes belong to; empty for none
+	Session ID                // session of Run, whose runs all push to one branch; empty for none
+	Repo    RepoRequest       // the repository and its branches
 	Dir     string            // directory in the sandbox to clone into; empty means no clone
 	Warn    func(what string) // called with warnings; may be nil
 }

@@ -107,7 +107,7 @@ type Run struct {
 	Model        string      `json:"model,omitempty" doc:"Alias of the model that is used"`
 	HasWorkspace bool        `json:"hasWorkspace,omitempty" doc:"Whether files were given for its workspace"`
 	Hidden       []string    `json:"hidden,omitempty" doc:"Secret-looking files that were left out of the copy that its workspace was made of; at most 200 are listed. Those of a mounted directory are in its workspace"`
-	HiddenCount  int         `json:"hiddenCount,omitempty"` // number of all files that were left out, listed or not
+	HiddenCount  int         `json:"hiddenCount,omitempty"` // number of all files left out of that copy, in Hidden or not
 	Local        bool        `json:"local,omitempty" doc:"Whether it was requested over the unix socket"`
 	Result       *RunResult  `json:"result,omitempty" doc:"Of the last attempt that ended"`
 	// Previous has the results of the attempts before the one of Result, oldest first.
@@ -125,12 +125,12 @@ type Run struct {
 // A RunPlan contains the settings to which the request of a run was resolved when the run was created, except its limits and its
 // model. Each attempt checks whether the plan is still allowed, and then executes it. It is stored, but never in responses.
 type RunPlan struct {
-	Version int               `json:"version"`          // version of the fields' meaning; other builds may have other versions
-	Agent   string            `json:"agent"`            // hash of the parts of the catalog entry from which the plan was made
-	Models  []string          `json:"models,omitempty"` // aliases of the models that the run may call; none if empty
-	Gateway GatewayUse        `json:"gateway,omitzero"`
-	Policy  Policy            `json:"policy"`
-	Env     map[string]string `json:"env,omitempty"`
+	Version int               `json:"version"`           // version of the fields' meaning; other builds may have other versions
+	Agent   string            `json:"agent"`             // hash of the parts of the catalog entry from which the plan was made
+	Models  []string          `json:"models,omitempty"`  // aliases of the models that the run may call; none if empty
+	Gateway GatewayUse        `json:"gateway,omitzero"`  // how the run may use the model gateway: rates, features, recording
+	Policy  Policy            `json:"policy"`            // egress policy
+	Env     map[string]string `json:"env,omitempty"`     // environment variables of the agent
 	Command []string          `json:"command,omitempty"` // command of the agent, with all placeholders filled in except {prompt}
 }
 
@@ -158,15 +158,15 @@ type RunResult struct {
 	Delivery *RunDelivery `json:"delivery,omitempty" doc:"Delivery of its commits"`
 }
 
-// A RunDelivery is the delivery of a run's commits. Except for Left, its fields are those of the [Delivery].
+// A RunDelivery is the delivery of a run's commits to a repository, as the result of the run reports it.
 type RunDelivery struct {
-	ID     ID            `json:"id,omitempty"`
-	Repo   string        `json:"repo"`
+	ID     ID            `json:"id,omitempty"` // id of the delivery
+	Repo   string        `json:"repo"`         // name of the repository
 	State  DeliveryState `json:"state,omitempty" enum:"held,waiting,sending,delivered,failed,dropped," doc:"Empty: there was nothing to deliver"`
-	Branch string        `json:"branch,omitempty"`
-	Commit string        `json:"commit,omitempty"`
+	Branch string        `json:"branch,omitempty"` // branch of the remote that the commits are pushed to
+	Commit string        `json:"commit,omitempty"` // last commit as it is sent to the remote: rewritten as the Repo requires
 	URL    string        `json:"url,omitempty" doc:"Of the pull request, or else of the branch"`
-	Error  string        `json:"error,omitempty"`
+	Error  string        `json:"error,omitempty"` // why the last try failed
 	// Left is the reason why a part of the agent's changes was not delivered, while the rest was; "" if there is no such part.
 	Left string `json:"left,omitempty" doc:"Why some of what the agent has done was not taken, although the rest was; it is in the run's sandbox"`
 }
@@ -235,9 +235,9 @@ type RunEvent struct {
 // A RunFilter selects runs. Zero fields select everything.
 type RunFilter struct {
 	States  []RunState
-	Agent   string
-	Session ID
-	Parent  ID
+	Agent   string // id of an agent
+	Session ID     // selects the runs of this session
+	Parent  ID     // selects the runs that the agent of this run has started
 	// Under selects a run and all its sub-runs.
 	Under ID
 	// Before is the id of the last run of the previous page; pages are sorted from new to old. Limit is at most 1000; 0 means 100.
@@ -247,8 +247,8 @@ type RunFilter struct {
 
 // The streams of a run's log.
 const (
-	LogStdout  = "stdout"
-	LogStderr  = "stderr"
+	LogStdout  = "stdout"  // standard output of the agent's program
+	LogStderr  = "stderr"  // standard error of the agent's program
 	LogGateway = "gateway" // model calls, one line of JSON each
 	LogEgress  = "egress"  // egress decisions, one line of JSON each
 )
@@ -271,7 +271,7 @@ type Runs interface {
 	RetryRun(ctx context.Context, id ID) (*Run, error)
 	// RemoveRun deletes a run that has ended, with its events and logs; its calls stay in the ledger.
 	RemoveRun(ctx context.Context, id ID) error
-	// RunLog returns one of the streams of a run's last attempt, as far as it was kept.
+	// RunLog returns the stream LogStdout, LogStderr, LogGateway or LogEgress of a run's last attempt, as far as it was kept.
 	RunLog(ctx context.Context, id ID, stream string) (io.ReadCloser, error)
 
 	ListSessions(ctx context.Context, f SessionFilter) ([]*Session, error)
@@ -298,9 +298,9 @@ type Session struct {
 
 // A SessionFilter selects sessions. Zero fields select everything.
 type SessionFilter struct {
-	Agent string
-	User  string
-	Key   string
+	Agent string // id of an agent
+	User  string // the account's name for the person whose conversation it is
+	Key   string // key of the conversation, unique within account, user and agent
 }
 
 // GuestRuns is the service with which agents start runs of other agents. The [Guest] in ctx identifies the agent's run,

@@ -199,7 +199,7 @@ type CreateRequest struct {
 	Models        *ModelGrant `json:"models,omitempty" doc:"Instead of the template's"`
 	Services      []Service   `json:"services,omitempty" doc:"Added to the template's, or instead of those with the same ids"`
 	Assigned      *Assignment `json:"-"` // the run that the sandbox is created for
-	// KeepRandomness means that getpid() returns the same values as before in the processes that are restored from Snapshot.
+	// KeepRandomness leaves restored processes their PIDs, so that OpenSSL's random generators in them are not seeded again.
 	KeepRandomness bool `json:"keepRandomness,omitempty" doc:"With a snapshot: as for a fork"`
 	// Randomness is the mechanism by which forks of the sandbox's snapshots draw different random numbers. Only the engine sets it.
 	Randomness string `json:"-"`
@@ -213,7 +213,7 @@ type CreateRequest struct {
 	Placeholder string `json:"-"`
 }
 
-// An ExtendRequest is the input of [Sandboxes.Extend]. nil leaves a value unchanged.
+// An ExtendRequest changes when a sandbox is paused, removed and woken, and its AutoPause. nil leaves a value unchanged.
 type ExtendRequest struct {
 	TTL       *Duration  `json:"ttl,omitempty" doc:"Pause after this time, counted from now; 0s means never"`
 	HardTTL   *Duration  `json:"hardTtl,omitempty" doc:"Remove after this time, counted from now; 0s means never"`

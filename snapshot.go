@@ -51,8 +51,8 @@ type ForkRequest struct {
 	// Workspace requests a workspace for the fork. It is valid only if Count is 1 and what is forked has a workspace or
 	// a placeholder, in place of which the requested workspace is mounted.
 	Workspace *WorkspaceRequest `json:"workspace,omitempty"`
-	// KeepRandomness means that getpid() returns the same values in restored processes as before. By default it returns other
-	// values, so that OpenSSL's random generators reseed themselves.
+	// KeepRandomness leaves restored processes their PIDs. By default, getpid() returns other values in them, so that OpenSSL's
+	// random generators seed themselves again, and forks do not draw the same random numbers.
 	KeepRandomness bool       `json:"keepRandomness,omitempty" doc:"With memory: keep the process ids of its programs. By default their getpid() returns new values, so that OpenSSL's random generators seed themselves again; without that, forks draw the same keys"`
 	AutoPause      *AutoPause `json:"autoPause,omitempty" doc:"Instead of the origin's"`
 	FinalSnapshot  *bool      `json:"finalSnapshot,omitempty" doc:"Instead of the origin's"`

@@ -8,8 +8,8 @@ import (
 // State is the state of a sandbox.
 type State string
 
-// The states. Those ending in -ing are transient: a change is in progress, and after a crash reconcile determines its
-// outcome from the objects on the host.
+// The states of sandboxes. Those ending in -ing, except running, are transient: a change is in progress, and after a crash
+// reconcile determines its outcome from the objects on the host.
 const (
 	Creating   State = "creating" // the plan is stored; objects on the host are being created
 	Created    State = "created"  // the root file system exists; no process was started yet
@@ -27,7 +27,7 @@ const (
 	Failed     State = "failed" // the sandbox can only be removed; Sandbox.Reason contains the cause
 )
 
-// States lists all states.
+// States lists all states that a sandbox can have.
 func States() []State {
 	return []State{Creating, Created, Starting, Running, Pausing, Paused, Resuming, Suspending, Suspended, Waking, Stopping, Stopped, Removing, Failed}
 }

@@ -21,7 +21,7 @@ type Volume struct {
 	Bytes     Size              `json:"bytes" doc:"Disk space of its files when they were last counted"`
 	Files     int64             `json:"files" doc:"Its files and directories when they were last counted"`
 	CreatedAt time.Time         `json:"createdAt"`
-	CountedAt time.Time         `json:"countedAt,omitzero"`
+	CountedAt time.Time         `json:"countedAt,omitzero"` // when Bytes and Files were last determined; zero: never
 	UsedAt    time.Time         `json:"usedAt,omitzero" doc:"When it was last attached or detached"`
 }
 

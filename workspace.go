@@ -64,12 +64,11 @@ type Workspace struct {
 	Run     ID             `json:"run,omitempty" doc:"The run that the sandbox was made for"`
 	Agent   string         `json:"agent,omitempty"`
 
-	// HostPath, Device and Inode identify the host directory: it is opened by its path, and must still have this device and inode.
-	HostPath string `json:"-"`
-	Device   uint64 `json:"-"`
-	Inode    uint64 `json:"-"`
+	HostPath string `json:"-"` // path by which the host directory is opened
+	Device   uint64 `json:"-"` // device number of the host directory; must be the same whenever the directory is opened
+	Inode    uint64 `json:"-"` // inode number of the host directory; must be the same whenever the directory is opened
 	UID      uint32 `json:"uid" doc:"Owner of the directory; applied files belong to this user"`
-	GID      uint32 `json:"gid"`
+	GID      uint32 `json:"gid"` // group of the directory; applied files belong to this group
 
 	Files       int64    `json:"files" doc:"Entries in the directory when it was mounted"`
 	Hidden      []string `json:"hidden,omitempty" doc:"Secret-looking files that the sandbox does not see; at most 1000"`
@@ -77,7 +76,7 @@ type Workspace struct {
 	// Suspects are found by their names when the workspace is created. Those found by their content follow soon, in the
 	// result of GetWorkspace; Search is nil until then.
 	Suspects     []Suspect        `json:"suspects,omitempty" doc:"Files that the sandbox sees and that may contain secrets; at most 200. Lists have only those known by their names"`
-	SuspectCount int              `json:"suspectCount,omitempty"` // number of all suspects, listed in Suspects or not
+	SuspectCount int              `json:"suspectCount,omitempty"` // number of all files that may hold secrets, in Suspects or not
 	Search       *WorkspaceSearch `json:"search,omitempty" doc:"What was searched for secrets; absent while that is under way, and in lists"`
 	Changes      int              `json:"changes" doc:"Number of waiting changes at the last diff"`
 	Warning      string           `json:"warning,omitempty" doc:"Warnings for the user"`
@@ -98,7 +97,9 @@ type WorkspaceSearch struct {
 	Unsearched int64 `json:"unsearched" doc:"Files that are larger than 256 KiB, beyond 5,000 files, 32 MiB or 10 s, changed or unreadable, or in .git or node_modules"`
 }
 
-// A WorkspaceRequest requests a workspace for a sandbox or run.
+// A WorkspaceRequest requests a workspace for a sandbox or run. Mode defines how changes get to the host directory: a person
+// applies them (secure), those that pass every check are applied automatically (yolo), or the sandbox writes to the directory
+// itself (yolo-unsafe, with the kind direct). Source is the client's path of the directory; the daemon uses Directory to open it.
 type WorkspaceRequest struct {
 	Kind   WorkspaceKind `json:"kind,omitempty" enum:"overlay,copy,direct,volume," doc:"Default overlay"`
 	Mode   SyncMode      `json:"mode,omitempty" enum:"secure,yolo,yolo-unsafe," doc:"Default secure"`
@@ -207,10 +208,10 @@ type DiffRequest struct {
 type Diff struct {
 	Workspace *Workspace `json:"workspace"`
 	Review    ID         `json:"review,omitempty" doc:"Id of the frozen copy, for a sync; kept for a day"`
-	At        time.Time  `json:"at"`
+	At        time.Time  `json:"at"` // when the changes were compared with the host directory
 	Changes   []Change   `json:"changes"`
 	Cut       bool       `json:"cut,omitempty" doc:"Whether there are more changes than are shown; changes that are not shown cannot be applied"`
-	Checks    []string   `json:"checks,omitempty" doc:"What was checked"`
+	Checks    []string   `json:"checks,omitempty" doc:"What was checked"` // names of the checks, such as path and secret
 }
 
 // A Selection is a change that was selected to be applied.
@@ -245,14 +246,14 @@ type SyncReceipt struct {
 	ID        ID             `json:"id"`
 	Account   string         `json:"account"`
 	Workspace ID             `json:"workspace"`
-	Sandbox   ID             `json:"sandbox,omitempty"`
-	Run       ID             `json:"run,omitempty"`
-	By        string         `json:"by"` // who has applied the changes: local, a token's id, or auto for the daemon itself
+	Sandbox   ID             `json:"sandbox,omitempty"` // the sandbox that made the changes
+	Run       ID             `json:"run,omitempty"`     // the run that the sandbox was made for; empty for none
+	By        string         `json:"by"`                // who applied them: local, a token's id, or auto for the daemon itself
 	Mode      SyncMode       `json:"mode"`
 	State     string         `json:"state" enum:"applied,undone"`
-	At        time.Time      `json:"at"`
-	UndoneAt  time.Time      `json:"undoneAt,omitzero"`
-	Checks    []string       `json:"checks"` // names of the checks that were made, and of the commands that have passed
+	At        time.Time      `json:"at"`                // when the changes were applied
+	UndoneAt  time.Time      `json:"undoneAt,omitzero"` // when they were undone; zero: never
+	Checks    []string       `json:"checks"`            // names of the checks that were made, and of commands that have passed
 	Entries   []ReceiptEntry `json:"entries"`
 	// Auto means that all changes that passed every check were applied, without a selection by a person.
 	Auto    bool   `json:"auto,omitempty" doc:"Whether all changes that passed every check were applied, without a selection"`

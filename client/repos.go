@@ -11,7 +11,7 @@ import (
 // repos implements [caisson.Repos] by requests to a daemon.
 type repos struct{ c *requester }
 
-// AddRepo implements [caisson.Repos]. If ctx has a key of [WithIdempotencyKey], the call may be repeated.
+// AddRepo implements [caisson.Repos]. A repeated call with the same key of [WithIdempotencyKey] adds no second repository.
 func (r repos) AddRepo(ctx context.Context, repo caisson.Repo) (*caisson.Repo, error) {
 	// These fields are not sent, because only the daemon sets them.
 	repo.Account, repo.Local, repo.Head, repo.CreatedAt, repo.FetchedAt = "", false, "", time.Time{}, time.Time{}
@@ -43,13 +43,13 @@ func (r repos) RemoveRepo(ctx context.Context, name string) error {
 	return r.c.do(ctx, remove("repos", name))
 }
 
-// GrantRepo implements [caisson.Repos]. If ctx has a key of [WithIdempotencyKey], the call may be repeated.
+// GrantRepo implements [caisson.Repos]. A repeated call with the same key of [WithIdempotencyKey] makes no second grant.
 func (r repos) GrantRepo(ctx context.Context, sandbox string, req caisson.RepoRequest, dir string) (*caisson.RepoGrant, error) {
 	in := protocol.SandboxRepo{RepoRequest: req, Dir: dir}
 	return call[*caisson.RepoGrant](ctx, r.c, post(in, "sandboxes", sandbox, "repos").withHeader(createHeader(ctx)))
 }
 
-// DeliverRepo implements [caisson.Repos]. If ctx has a key of [WithIdempotencyKey], the call may be repeated.
+// DeliverRepo implements [caisson.Repos]. A repeated call with the same key of [WithIdempotencyKey] makes no second delivery.
 func (r repos) DeliverRepo(ctx context.Context, sandbox string, req caisson.RepoRequest, dir string) (*caisson.Delivery, error) {
 	in := protocol.SandboxRepo{RepoRequest: req, Dir: dir}
 	return call[*caisson.Delivery](ctx, r.c, post(in, "sandboxes", sandbox, "deliveries").withHeader(createHeader(ctx)))

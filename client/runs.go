@@ -18,7 +18,7 @@ import (
 type runs struct{ c *requester }
 
 // StartRun implements [caisson.Runs]. It closes req.Directory, and reads the archive req.Workspace to its end before it returns.
-// If ctx has a key of [WithIdempotencyKey], the call may be repeated.
+// A repeated call with the same key of [WithIdempotencyKey] starts no second run.
 func (r runs) StartRun(ctx context.Context, req caisson.RunRequest) (*caisson.Run, error) {
 	header := createHeader(ctx)
 	switch {

@@ -13,8 +13,8 @@ import (
 // idempotencyContextKey is the type of the key under which [WithIdempotencyKey] stores its value in a context.
 type idempotencyContextKey struct{}
 
-// WithIdempotencyKey returns a context with which a request that creates an object may be repeated. To a repeated request with
-// the same key the daemon sends the response to the first one, and creates no second object.
+// WithIdempotencyKey returns a context with which a request that creates an object may be repeated, for example after a lost
+// connection. If the first one was successful, the daemon sends the same response again, and creates no second object.
 func WithIdempotencyKey(ctx context.Context, key string) context.Context {
 	return context.WithValue(ctx, idempotencyContextKey{}, key)
 }

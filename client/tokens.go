@@ -39,22 +39,22 @@ func (t tokens) RemoveToken(ctx context.Context, id caisson.ID) error {
 // daemon implements [caisson.Daemon] by requests to a daemon.
 type daemon struct{ c *requester }
 
-// Info implements [caisson.Daemon].
+// Info implements [caisson.Daemon]. It returns the daemon's version, and the capabilities of its host.
 func (d daemon) Info(ctx context.Context) (*caisson.Info, error) {
 	return call[*caisson.Info](ctx, d.c, get("info"))
 }
 
-// DiskUsage implements [caisson.Daemon].
+// DiskUsage implements [caisson.Daemon]. It returns the disk usage of the daemon's data directory.
 func (d daemon) DiskUsage(ctx context.Context) (*caisson.DiskUsage, error) {
 	return call[*caisson.DiskUsage](ctx, d.c, get("df"))
 }
 
-// CollectGarbage implements [caisson.Daemon].
+// CollectGarbage implements [caisson.Daemon]. It removes the objects that a crash left behind on the host, and returns them.
 func (d daemon) CollectGarbage(ctx context.Context) ([]caisson.Garbage, error) {
 	return callList[caisson.Garbage](ctx, d.c, post(nil, "gc"))
 }
 
-// Examine implements [caisson.Daemon].
+// Examine implements [caisson.Daemon]. It checks that the daemon's host meets Caisson's requirements, and returns the results.
 func (d daemon) Examine(ctx context.Context) ([]caisson.Check, error) {
 	return callList[caisson.Check](ctx, d.c, get("doctor"))
 }
@@ -81,12 +81,12 @@ func (d daemon) Status(ctx context.Context) (*caisson.DaemonStatus, error) {
 	return call[*caisson.DaemonStatus](ctx, d.c, get("daemon"))
 }
 
-// Backup implements [caisson.Daemon].
+// Backup implements [caisson.Daemon]. It returns an archive of the state of the data directory, which the caller must close.
 func (d daemon) Backup(ctx context.Context) (io.ReadCloser, error) {
 	return d.c.openStream(ctx, get("daemon", "backup"))
 }
 
-// Reload implements [caisson.Daemon].
+// Reload implements [caisson.Daemon]. It makes the daemon read its configuration again.
 func (d daemon) Reload(ctx context.Context) (*caisson.Reloaded, error) {
 	return call[*caisson.Reloaded](ctx, d.c, post(nil, "daemon", "reload"))
 }

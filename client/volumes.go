@@ -9,7 +9,7 @@ import (
 // volumes implements [caisson.Volumes] by requests to a daemon.
 type volumes struct{ c *requester }
 
-// CreateVolume implements [caisson.Volumes]. If ctx has a key of [WithIdempotencyKey], the call may be repeated.
+// CreateVolume implements [caisson.Volumes]. A repeated call with the same key of [WithIdempotencyKey] makes no second volume.
 func (v volumes) CreateVolume(ctx context.Context, req caisson.VolumeRequest) (*caisson.Volume, error) {
 	return call[*caisson.Volume](ctx, v.c, post(req, "volumes").withHeader(createHeader(ctx)))
 }

@@ -123,7 +123,7 @@ func (h chatRoutes) serve(w http.ResponseWriter, r *http.Request, in *chatInput)
 	return say.end(s)
 }
 
-// readChat reads and validates a chat request. If the request has no state key, readChat generates one.
+// readChat reads and validates a chat request. If it has no state key, the key of its conversation, readChat generates one.
 func readChat(w http.ResponseWriter, r *http.Request, in *chatInput) (*chatRequest, error) {
 	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, bodyLimit))
 	if _, large := errors.AsType[*http.MaxBytesError](err); large {

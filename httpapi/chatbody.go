@@ -16,7 +16,7 @@ import (
 const (
 	maxMessage  = 16000 // maximum number of characters of one message of the user
 	maxMessages = 1000  // maximum number of messages of one request
-	maxStateKey = 512   // maximum number of characters of a state key
+	maxStateKey = 512   // maximum number of characters of a state key, the key of a conversation
 	maxParts    = 1000  // maximum number of parts of one message
 )
 
@@ -60,9 +60,9 @@ type chatBody struct {
 	Model    *string         `json:"model"`     // alias of a model
 	ModelRef json.RawMessage `json:"modelRef"`  // alias of a model, or an object with modelId
 	Graph    *string         `json:"graphName"` // id of the agent, with or without protocol.GraphPrefix
-	StateKey *string         `json:"stateKey"`
-	System   json.RawMessage `json:"system"` // instructions for the agent; must be empty
-	Tools    json.RawMessage `json:"tools"`  // tools for the agent; must be empty
+	StateKey *string         `json:"stateKey"`  // key of the conversation
+	System   json.RawMessage `json:"system"`    // instructions for the agent; must be empty
+	Tools    json.RawMessage `json:"tools"`     // tools for the agent; must be empty
 
 	ID        json.RawMessage `json:"id"`        // sent by client libraries, and ignored
 	Trigger   json.RawMessage `json:"trigger"`   // sent by client libraries, and ignored
@@ -140,7 +140,7 @@ func isEmptyJSON(v json.RawMessage) bool {
 	return false
 }
 
-// checkStateKey returns the error message for an invalid key, "" if the key is valid.
+// checkStateKey returns an error message if key is not a valid key of a conversation, "" if it is valid.
 func checkStateKey(key string) string {
 	if len(key) > maxStateKey {
 		return fmt.Sprintf("has %d characters, more than %d", len(key), maxStateKey)

@@ -35,7 +35,7 @@ func newListener(l net.Listener, limits connLimits) *listener {
 	return &listener{Listener: l, limits: limits, unauthenticated: list.New(), sources: map[netip.Prefix]int{}, idle: list.New()}
 }
 
-// listener is the listener that [Limit] returns.
+// A listener accepts connections of the net.Listener in it, and closes some of them when there are more than its limits allow.
 type listener struct {
 	net.Listener
 	limits connLimits
@@ -163,7 +163,7 @@ func (l *listener) markIdleLocked(c *conn, idle bool) {
 	}
 }
 
-// A conn is a connection of a listener.
+// A conn is a connection that a listener has accepted.
 type conn struct {
 	net.Conn
 	listener *listener

@@ -70,6 +70,7 @@ func (h credentialRoutes) rotate(ctx context.Context, in *credentialInput) (*cai
 	return h.core.RotateCredential(ctx, in.Name, value)
 }
 
+// match responds whether the value in the request is that of the credential.
 func (h credentialRoutes) match(ctx context.Context, in *credentialInput) (protocol.Matched, error) {
 	value, err := in.value()
 	if err != nil {

@@ -66,6 +66,7 @@ func (h processRoutes) kill(ctx context.Context, in *struct {
 	return h.core.Kill(ctx, in.Ref, in.Body.PID, in.Body.Signal)
 }
 
+// logs responds with the output of the sandbox's command.
 func (h processRoutes) logs(ctx context.Context, in *struct {
 	RefParam
 	Follow bool `query:"follow" doc:"Follow the log until the sandbox stops"`

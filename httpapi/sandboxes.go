@@ -58,8 +58,8 @@ func (h sandboxRoutes) create(ctx context.Context, in *struct {
 		return nil, err
 	}
 	wanted := len(req.Mounts)
-	shown := req.Workspace != nil && req.Workspace.Kind != caisson.WorkspaceVolume // a workspace of a host directory is requested
-	if shown {
+	fromHost := req.Workspace != nil && req.Workspace.Kind != caisson.WorkspaceVolume // all other kinds are of a host directory
+	if fromHost {
 		wanted++
 	} else if req.Workspace != nil {
 		if err := checkVolumeSource("workspace.source", req.Workspace.Source, len(in.Handles)-wanted); err != nil {
@@ -70,7 +70,7 @@ func (h sandboxRoutes) create(ctx context.Context, in *struct {
 	case !caller.Local && wanted > 0:
 		return nil, errHostPath()
 	case len(in.Handles) == wanted:
-	case shown && len(in.Handles) == len(req.Mounts):
+	case fromHost && len(in.Handles) == len(req.Mounts):
 		return nil, caisson.Invalidf("workspace", "needs the descriptor of its directory, after those of mounts")
 	default:
 		return nil, caisson.Invalidf("mounts", "%d mounts need as many descriptors of directories, not %d", len(req.Mounts), len(in.Handles))
@@ -81,7 +81,7 @@ func (h sandboxRoutes) create(ctx context.Context, in *struct {
 			return nil, err
 		}
 		req.Directories = dirs[:len(req.Mounts):len(req.Mounts)]
-		if shown {
+		if fromHost {
 			w := *req.Workspace
 			w.Directory, req.Workspace = dirs[len(req.Mounts)], &w
 		}
@@ -105,6 +105,7 @@ func (h sandboxRoutes) stop(ctx context.Context, in *struct {
 	return h.core.Stop(ctx, in.Ref, grace)
 }
 
+// extend sets new times at which the sandbox is paused, removed and woken, and its AutoPause.
 func (h sandboxRoutes) extend(ctx context.Context, in *struct {
 	RefParam
 	Body caisson.ExtendRequest

@@ -28,6 +28,7 @@ func (h serviceRoutes) register(rt *router) {
 		protocol.BinaryType, "Standard output and error, interleaved", h.logs)
 }
 
+// apply adds and changes services of a sandbox, and responds with the status of its services.
 func (h serviceRoutes) apply(ctx context.Context, in *struct {
 	RefParam
 	Body caisson.ServicesRequest

@@ -72,8 +72,8 @@ func (g *tokenLimiter) allow(source netip.Prefix, hash [32]byte) (counted bool, 
 	return true, nil
 }
 
-// record records err, the outcome of a lookup, which is Unauthed for a wrong token. A valid token does not count as a failure,
-// nor does a token that could not be looked up. counted is the result of [tokenLimiter.allow].
+// record records err, the outcome of a lookup, which is Unauthed for a wrong token. counted means that allow has counted the
+// token as a failure; this is undone for a valid token, and for a token that could not be looked up.
 func (g *tokenLimiter) record(source netip.Prefix, hash [32]byte, counted bool, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
-// treeRoutes serves whole file trees of sandboxes, and events about changes of files.
+// treeRoutes serves directories of sandboxes with all that is in them, and events about changes of files.
 type treeRoutes struct{ core caisson.Files }
 
 func (h treeRoutes) register(rt *router) {
@@ -40,6 +40,7 @@ func (h treeRoutes) write(w http.ResponseWriter, r *http.Request, in *PathParam)
 	return nil
 }
 
+// watch streams the changes of files at and below a path in a sandbox.
 func (h treeRoutes) watch(w http.ResponseWriter, r *http.Request, in *struct {
 	PathParam
 	Recursive bool `query:"recursive" doc:"Also watch directories below path"`

@@ -29,7 +29,7 @@ type uiChunk struct {
 	Finish     string          `json:"finishReason,omitempty"` // reason for which the answer ended
 }
 
-// uiStatus is the data of a data-status chunk.
+// uiStatus is the field Data of a chunk of the type data-status in a UI message stream: what the run does now.
 type uiStatus struct {
 	Phase string     `json:"phase"`           // what the run does now, such as thinking
 	Label string     `json:"label,omitempty"` // a detail of the phase, such as the name of a tool
@@ -65,6 +65,7 @@ func (u *uiMessageEncoder) encode(s *sseWriter, e caisson.RunEvent) error {
 	return nil
 }
 
+// end writes the data [DONE], which ends a UI message stream.
 func (u *uiMessageEncoder) end(s *sseWriter) error {
 	return s.sendRaw(protocol.SSE{Data: []byte("[DONE]")})
 }

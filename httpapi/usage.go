@@ -118,6 +118,7 @@ func (h usageRoutes) receipts(w http.ResponseWriter, r *http.Request, in *callsI
 	return writeTable(w, in.Format, p, usagecsv.WriteReceipts)
 }
 
+// reconcile compares the calls of a provider in the ledger with LiteLLM's spend logs, and responds with the differences.
 func (h usageRoutes) reconcile(ctx context.Context, in *body[protocol.ReconcileRequest]) ([]caisson.Discrepancy, error) {
 	return h.core.Reconcile(ctx, in.Body.Provider, in.Body.Since)
 }

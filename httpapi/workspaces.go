@@ -115,7 +115,7 @@ func (h workspaceRoutes) diff(ctx context.Context, in *struct {
 	return d, nil
 }
 
-// takeDirectory takes the single descriptor of a request from the table. The descriptor proves that the caller can open the
+// takeDirectory returns the single descriptor that the client has passed for a request. It proves that the caller can open the
 // directory; without this proof, the directory must not be changed.
 func (h workspaceRoutes) takeDirectory(ctx context.Context, ids []string) (caisson.Handle, error) {
 	caller, err := caisson.CallerOf(ctx)
@@ -130,7 +130,7 @@ func (h workspaceRoutes) takeDirectory(ctx context.Context, ids []string) (caiss
 }
 
 // checkDirectoryHandle returns an error unless the request came over the unix socket and refers to exactly one descriptor. The
-// caller must call done at the end of the request. done closes the descriptor if it was not taken from the table.
+// caller must call done at the end of the request. done closes the descriptor unless takeDirectory has returned it.
 func (h workspaceRoutes) checkDirectoryHandle(ctx context.Context, ids []string) (done func(), err error) {
 	caller, err := caisson.CallerOf(ctx)
 	if err != nil {

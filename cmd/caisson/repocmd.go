@@ -22,7 +22,7 @@ type repoCmd struct {
 
 func repoName(r *caisson.Repo) string { return r.Name }
 
-// repoAddCmd adds a repository.
+// repoAddCmd adds a repository. AuthorName and AuthorEmail become the author of new commits, unless Authors is keep.
 type repoAddCmd struct {
 	Name         string   `arg:"" help:"What it is called here: lower-case letters, digits, dots, dashes and underscores."`
 	URL          string   `arg:"" help:"URL of the repository: https://…, ssh://user@host/path, user@host:path, or a directory of the daemon's machine." complete:"file"`

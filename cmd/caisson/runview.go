@@ -68,7 +68,7 @@ type runView struct {
 	live          bool              // standard error is a terminal: the activity is shown in one status line, which is redrawn
 	shared        bool              // standard output and standard error go to the same place
 	out           io.Writer         // standard output; if it is a terminal, behind a filter that makes untrusted text safe
-	close         func() error      // ends that filter, if there is one; must be called after the last write to out
+	close         func() error      // must be called after the last write to out; writes what the filter of out holds back
 	midLine       bool              // the answer so far does not end with a line break
 	statusShown   bool              // the status line is on the screen
 	frame         int               // number of times that the status line was drawn

@@ -31,7 +31,7 @@ type settings struct {
 	mu      sync.Mutex
 	inForce *config      // the settings in force; guarded by mu
 	offer   models.Offer // the offer in force; guarded by mu
-	seen    [2]fileStamp // stamps of the files when changed and invalid were determined; guarded by mu
+	seen    [2]fileStamp // versions of the two files when changed and invalid were determined; guarded by mu
 	changed []string     // keys whose values in the files are not those in force; guarded by mu
 	invalid string       // the error in the files, "" if they are valid; guarded by mu
 }
@@ -42,7 +42,7 @@ type fileStamp struct {
 	mtime time.Time // modification time of the file
 }
 
-// stampOf returns the stamp of the present version of a file, or the zero stamp if the file cannot be read or does not exist.
+// stampOf returns the size and the modification time of a file, or zero values if the file cannot be read or does not exist.
 func stampOf(file string) fileStamp {
 	info, err := os.Stat(file)
 	if err != nil {
@@ -51,7 +51,7 @@ func stampOf(file string) fileStamp {
 	return fileStamp{info.Size(), info.ModTime()}
 }
 
-// stamps returns the stamps of the configuration file and of the file of own providers.
+// stamps returns the size and the modification time of the configuration file, and those of the file of own providers.
 func (c *config) stamps() [2]fileStamp {
 	return [2]fileStamp{stampOf(c.lookedFor), stampOf(c.ownProvidersFile())}
 }

@@ -76,7 +76,8 @@ func (c *setupCmd) Run(ctx context.Context, a *app, s *setup, api api) (err erro
 	if _, err := api.Reload(ctx); err != nil {
 		return err
 	}
-	// Check the daemon's file after the reload, because a daemon that has started without a file reports its file only then.
+	// The path of the daemon's configuration file is checked now, because a daemon that started without one reports it only after
+	// a reload.
 	if st, err := api.Status(ctx); err == nil && readsOtherFile(st, s.file) {
 		return caisson.Errorf(caisson.Conflict, "wrote %s, but %s", s.file, otherFileNote(a, st, s.file))
 	}

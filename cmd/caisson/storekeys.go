@@ -253,9 +253,9 @@ type servedModel struct {
 }
 
 const (
-	maxServed     = 200              // maximum number of models of a server's list that are used
-	maxServedList = 4 << 20          // maximum size of a server's list of models in bytes
-	servedTimeout = 15 * time.Second // time limit for the request of a server's list
+	maxServed     = 200              // maximum number of models that are used of the list of a model server
+	maxServedList = 4 << 20          // maximum size of a model server's list of models, as JSON, in bytes
+	servedTimeout = 15 * time.Second // time limit of the request for a model server's list of models
 )
 
 // servedModels returns the models that the server with OpenAI's API at base lists, without those for embeddings. It returns nil

@@ -257,14 +257,14 @@ func workspaceHere(ctx context.Context, a *app, api api) (*caisson.Workspace, er
 	return nil, caisson.Errorf(caisson.NotFound, "no workspace is of %s or a directory above it; see caisson workspace ls", dir)
 }
 
-// workspaceChoice chooses one of several workspaces of a directory.
+// workspaceChoice chooses the workspace of a directory: the newest that is not settled or, if all are settled, the newest.
 type workspaceChoice struct {
-	pending *caisson.Workspace // the newest workspace that may have pending changes; nil if there is none
+	pending *caisson.Workspace // the newest workspace that is not settled, so may have pending changes; nil if there is none
 	settled *caisson.Workspace // the newest workspace that is settled; nil if there is none
 	others  []string           // ids of the runs or sandboxes of older workspaces that have pending changes
 }
 
-// add takes the workspace w into account. Workspaces must be added from the newest to the oldest.
+// add makes w one of the workspaces to choose from. The workspaces must be added from the newest to the oldest.
 func (c *workspaceChoice) add(w *caisson.Workspace) {
 	switch {
 	case w.State == caisson.WorkspaceSettled:

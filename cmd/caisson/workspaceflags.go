@@ -7,7 +7,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// workspaceFlags are the flags for the workspace of a new sandbox.
+// workspaceFlags are the flags for the workspace of a new sandbox. direct and yolo-unsafe let it write in the directory itself.
 type workspaceFlags struct {
 	Kind       string   `name:"workspace-kind" help:"overlay shows the directory as it is and takes what is written aside; copy does the same with a copy made at the start (of that of a run nothing comes back but a patch); direct lets the sandbox write in it, and nothing is reviewed." group:"new" placeholder:"KIND" enum:",overlay,copy,direct" default:""`
 	Sync       string   `help:"How changes get to the directory: secure (a user reviews them), yolo (changes that pass every check are applied automatically), yolo-unsafe (the same as the kind direct)." group:"new" placeholder:"MODE" enum:",secure,yolo,yolo-unsafe" default:""`

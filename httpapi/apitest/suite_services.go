@@ -11,7 +11,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/poll"
 )
 
-// portService returns a service with this id that serves port 8000. Its program listens on the given port.
+// portService returns a service that is ready when port 8000 accepts a connection. Its program, an echo server, listens on port.
 func portService(id, port string) caisson.Service {
 	return caisson.Service{ID: id, Port: 8000, Command: []string{"/.caisson/inside", "test", "serve", "tcp", port, "echo"}}
 }

@@ -32,7 +32,7 @@ type AgentCatalog struct {
 	DefaultAgentID *string        `json:"defaultAgentId" doc:"Id of the agent for chats without one; null if there is none"`
 }
 
-// CatalogAgent is an agent in the catalog of chats.
+// CatalogAgent is an agent that is available for chats. GraphID, as chat clients call it, is the agent's id with [GraphPrefix].
 type CatalogAgent struct {
 	AgentID     string  `json:"agentId"`
 	GraphID     string  `json:"graphId" doc:"Value for graphName of a chat: sandbox: and the agent's id"`
@@ -72,8 +72,8 @@ func ChatProblemOf(err error) *ChatProblem {
 	}
 }
 
-// ChatRequest documents the body of a chat request. The server also accepts other forms, which the description of the operation
-// lists.
+// ChatRequest documents the body of a chat request. Graph is the id of an agent, with or without [GraphPrefix]. Also accepted are
+// messages in other forms, and instead of model the field modelRef: an alias, or an object with the alias in its field modelId.
 type ChatRequest struct {
 	Message  string            `json:"message,omitempty" maxLength:"16000" doc:"The user's message. Either this or messages"`
 	Messages []caisson.Message `json:"messages,omitempty" doc:"The conversation; the last one is the user's new message. Content may be a string or a list of parts {type: text, text}"`
