@@ -204,8 +204,9 @@ func newEntry(as string, info fs.FileInfo, foreign bool) *entry {
 	return e
 }
 
-// writeFile writes a regular file to the archive, under the name as. If the file grows during the call, only as many bytes are
-// written as it had at the beginning of the call. Returns Conflict if the file becomes shorter.
+// writeFile writes a regular file to the archive, under the name as; its owner in the archive is that of the file if foreign is
+// true, and otherwise root. If the file grows during the call, only its size at the beginning of the call is written. Returns
+// Conflict if the file becomes shorter.
 func (w *writer) writeFile(as string, f *os.File, foreign bool) error {
 	info, err := f.Stat()
 	if err != nil {

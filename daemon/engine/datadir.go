@@ -168,8 +168,8 @@ func holder(f *os.File) int {
 // instanceID returns the id of the data directory, which is part of the names of all objects on the host. A copy of a data
 // directory gets an id of its own, so that it does not take over the sandboxes that run under the original. The file "place"
 // records the path and the inode of the directory at its last start: a directory is a copy if both have changed since. A
-// directory that was restored from a backup has a store and no id. In both kinds of directories instanceID creates the file
-// uncheckedFile. unchecked reports whether this file exists.
+// directory that was restored from a backup has a store and no id. unchecked is true for a copy or restored directory whose store
+// may still have entries without files: instanceID then creates uncheckedFile, which exists until these entries are removed.
 func instanceID(dir string) (id caisson.ID, unchecked bool, err error) {
 	var st unix.Stat_t
 	if err := unix.Stat(dir, &st); err != nil {

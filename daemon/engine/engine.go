@@ -117,7 +117,7 @@ type Engine struct {
 	repos      *repos.Core      // core of repositories
 	runs       *runs.Core       // core of runs
 	access     *access          // services with which clients reach programs in sandboxes
-	process    process          // binary and start of the daemon's process
+	process    process          // the daemon's process: the id of its binary, and the time when it started
 }
 
 // process describes the process of the daemon: the id of its binary, and the time when it started.
@@ -299,7 +299,7 @@ func (e *Engine) Run(ctx context.Context, ready func() error) error {
 }
 
 const (
-	housekeeping    = time.Hour      // interval at which housekeep removes old entries
+	housekeeping    = time.Hour      // interval at which old events, answers and gateway runs are removed from the store
 	answerRetention = 24 * time.Hour // how long answers to requests with idempotency keys are kept
 )
 

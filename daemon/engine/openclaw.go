@@ -69,8 +69,8 @@ func (openClaw) Files(a *caisson.Agent, models []caisson.Model) ([]caisson.SeedF
 	return openclaw.Config(openclaw.Setup{Agent: a, Models: models})
 }
 
-// Turn implements [runs.Recipe]. For the first task in a sandbox it adds the changes of files by which no credential from before
-// a fork is valid outside of the fork.
+// Turn implements [runs.Recipe]. It adds to t what OpenClaw needs for the turn. The first task in a sandbox, which may be a fork,
+// also removes the files from which OpenClaw would read environment variables, such as .env in its home directory.
 func (openClaw) Turn(t *task.Task, turn runs.Turn) error {
 	t.Port, t.Ready, t.PromptMode = openclaw.Port, turn.Agent.Ready, caisson.PromptFile
 	if turn.First {

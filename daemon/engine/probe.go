@@ -11,13 +11,13 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor"
 )
 
-// Probe checks a platform of gVisor: it runs a program in a sandbox that contains only Caisson's own files. It
-// implements hostcheck.Probe.
+// Probe checks whether gVisor works on this machine with one of its platforms, such as systrap: it runs a program in a sandbox
+// that contains only Caisson's own files. It implements hostcheck.Probe.
 type Probe struct {
 	Dir string // working directory, in which nothing is left; "" is the system's temporary directory
 }
 
-// Probe implements hostcheck.Probe.
+// Probe returns nil if gVisor can run a program on the platform ("systrap" or "ptrace"), and otherwise the reason why it cannot.
 func (p Probe) Probe(ctx context.Context, platform string) (err error) {
 	if os.Geteuid() != 0 {
 		return errors.New("only root can check it")

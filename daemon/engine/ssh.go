@@ -15,10 +15,11 @@ import (
 type access struct {
 	connections *sandboxes.Connections // connections to servers in sandboxes
 	terminals   *sandboxes.Terminals   // terminals in sandboxes
-	ssh         *sshserver.Server      // SSH server
+	ssh         *sshserver.Server      // lets SSH clients use programs in sandboxes
 }
 
-// newAccess constructs the services of access. The SSH server's host key is a file of the data directory, created when missing.
+// newAccess constructs the services for connections to servers in sandboxes, for terminals and for SSH. The SSH server's host key
+// is a file of the data directory, created when missing.
 func newAccess(e *Engine) (*access, error) {
 	key, _, err := credential.LoadKeyFile(filepath.Join(e.cfg.Data.Dir, "ssh.key"))
 	if err != nil {

@@ -31,7 +31,7 @@ var _ caisson.Tokens = (*Tokens)(nil)
 // tokenPrefix is the beginning of the secret of every token. With it scanners can recognise a leaked token.
 const tokenPrefix = "caisson_"
 
-// CreateToken implements [caisson.Tokens].
+// CreateToken creates a token for an account, and returns it with its secret. ttl is how long it is valid; 0 means for ever.
 func (t *Tokens) CreateToken(ctx context.Context, account, name string, ttl time.Duration) (*caisson.Token, caisson.Secret, error) {
 	// rand.Text returns 26 characters of base32, which are 130 bits.
 	secret := tokenPrefix + rand.Text()
@@ -42,7 +42,7 @@ func (t *Tokens) CreateToken(ctx context.Context, account, name string, ttl time
 	return token, caisson.NewSecret(secret), nil
 }
 
-// CreateSSHKey implements [caisson.Tokens].
+// CreateSSHKey creates a token for key, a public SSH key. ttl is how long the token is valid; 0 means for ever.
 func (t *Tokens) CreateSSHKey(ctx context.Context, account, name, key string, ttl time.Duration) (*caisson.Token, error) {
 	blob, err := parseSSHKey(key)
 	if err != nil {
@@ -143,7 +143,7 @@ func hashSSHKey(blob []byte) [32]byte {
 	return sha256.Sum256(append([]byte("ssh key\x00"), blob...))
 }
 
-// ListTokens implements [caisson.Tokens].
+// ListTokens returns the tokens of the caller's account.
 func (t *Tokens) ListTokens(ctx context.Context) ([]*caisson.Token, error) {
 	caller, err := caisson.CallerOf(ctx)
 	if err != nil {
@@ -152,7 +152,7 @@ func (t *Tokens) ListTokens(ctx context.Context) ([]*caisson.Token, error) {
 	return t.store.Tokens().List(ctx, caisson.In(caller.Account))
 }
 
-// RemoveToken implements [caisson.Tokens].
+// RemoveToken removes a token of the caller's account, and ends its SSH connections.
 func (t *Tokens) RemoveToken(ctx context.Context, id caisson.ID) error {
 	caller, err := caisson.CallerOf(ctx)
 	if err != nil {
@@ -170,7 +170,7 @@ func (t *Tokens) RemoveToken(ctx context.Context, id caisson.ID) error {
 // a write to the store.
 const lastUsePrecision = time.Minute
 
-// FindToken returns the unexpired token whose secret has the given SHA-256 hash.
+// FindToken returns the unexpired token whose secret has the given SHA-256 hash, and records that it was used.
 func (t *Tokens) FindToken(ctx context.Context, hash [32]byte) (*caisson.Token, error) {
 	token, err := t.find(ctx, hash, true)
 	if err == nil && token.SSHKey != "" {
@@ -179,7 +179,8 @@ func (t *Tokens) FindToken(ctx context.Context, hash [32]byte) (*caisson.Token, 
 	return token, err
 }
 
-// FindSSHKey implements [sshserver.Tokens].
+// FindSSHKey returns the unexpired token of key, a public key in SSH's wire format. If use is true, it records that the token was
+// used. Returns Unauthed if there is no such token.
 func (t *Tokens) FindSSHKey(ctx context.Context, key []byte, use bool) (*caisson.Token, error) {
 	token, err := t.find(ctx, hashSSHKey(key), use)
 	if err == nil && token.SSHKey == "" {
@@ -188,7 +189,7 @@ func (t *Tokens) FindSSHKey(ctx context.Context, key []byte, use bool) (*caisson
 	return token, err
 }
 
-// CheckToken implements [sshserver.Tokens]. It returns Unauthed if the token was removed or has expired.
+// CheckToken returns the token with an id. It returns Unauthed if the token was removed or has expired.
 func (t *Tokens) CheckToken(ctx context.Context, account string, id caisson.ID) (*caisson.Token, error) {
 	list, err := t.store.Tokens().List(ctx, caisson.In(account))
 	if err != nil {

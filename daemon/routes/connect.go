@@ -29,15 +29,16 @@ type Connector struct {
 	used func(sandbox caisson.ID, active bool)
 
 	mu sync.Mutex
-	// dials contains the dials in progress, by sandbox, each as a flag that Disconnect sets; guarded by mu
+	// dials contains the calls of Dial in progress, by sandbox, each as a flag that Disconnect sets; guarded by mu
 	dials map[caisson.ID]map[*bool]struct{}
-	// dialCounts contains the number of dials in progress, by account; guarded by mu
+	// dialCounts contains the number of calls of Dial in progress, by account; guarded by mu
 	dialCounts map[string]int
 	// connected contains the sandboxes to which the wire process may have connections; guarded by mu
 	connected map[caisson.ID]struct{}
 }
 
-// newConnector returns a Connector without dials and connections. Its waker uses the context of background.
+// newConnector returns a Connector that has no connections yet. Operations that wake or resume sandboxes for requests run in
+// goroutines of background.
 func newConnector(cfg Config, background *background.Group) *Connector {
 	return &Connector{
 		enabled: cfg.Settings.Listen != "", key: cfg.Key.Public().(ed25519.PublicKey), store: cfg.Store, owner: cfg.Owner,
@@ -55,13 +56,13 @@ type target struct {
 	resume  bool       // whether the sandbox is resumed for the connection if it is suspended or paused
 }
 
-// maxTries is the maximum number of tries of a dial whose sandbox is suspended again meanwhile.
+// maxTries is how often Dial tries to connect to a sandbox if the sandbox is suspended again during each try.
 const maxTries = 5
 
-// Limits of dials. maxAccountDials is the number of dials of one account that may be in progress, so that slow sandboxes do not
-// delay the dials of other accounts. connectTime is the timeout for connecting to a running sandbox.
+// Limits of dials. A dial is a call of Dial, which connects to a sandbox. The dials of each account are limited so that slow
+// sandboxes do not delay the dials of other accounts.
 const (
-	maxAccountDials = 512              // dials of one account in progress
+	maxAccountDials = 512              // maximum number of dials of one account in progress
 	connectTime     = 10 * time.Second // timeout for connecting to a running sandbox
 )
 

@@ -174,7 +174,7 @@ type stamp struct {
 	size     int64
 }
 
-// stamps returns the stamps of the certificate's file and of the key's file; zero for a file that cannot be read.
+// stamps returns the modification times and sizes of the files of the certificate and its key; zero if a file does not exist.
 func (t *Table) stamps() (s [2]stamp) {
 	for i, name := range []string{t.settings.TLS.Cert, t.settings.TLS.Key} {
 		if info, err := os.Stat(name); err == nil {

@@ -193,7 +193,7 @@ func (s *Agents) warnModels(ctx context.Context, a *caisson.Agent, progress func
 	return nil
 }
 
-// An inspection reads files in a sandbox of an agent's template. It implements [Inspection].
+// An inspection reads files in a sandbox that was created from an agent's template for a check. It implements [Inspection].
 type inspection struct {
 	files caisson.Files // files in sandboxes
 	box   caisson.ID    // id of the sandbox
@@ -202,7 +202,7 @@ type inspection struct {
 // maxTree is the maximum size in bytes of the archive that [inspection.ReadTree] reads into memory.
 const maxTree = 64 << 20
 
-// ReadTree implements [Inspection]. Returns Exhausted if the archive is larger than maxTree.
+// ReadTree returns a directory of the sandbox as a tar archive. Returns Exhausted if the archive is larger than maxTree.
 func (i inspection) ReadTree(ctx context.Context, name string) ([]byte, error) {
 	r, err := i.files.ReadTree(ctx, string(i.box), name)
 	if err != nil {
@@ -219,7 +219,7 @@ func (i inspection) ReadTree(ctx context.Context, name string) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// HasProgram implements [Inspection]. It looks for the program in the usual directories of programs.
+// HasProgram reports whether a program is in one of the sandbox's usual directories of programs, or at an absolute path.
 func (i inspection) HasProgram(ctx context.Context, program string) (bool, error) {
 	dirs := []string{"/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin", "/opt/node/bin"}
 	if path.IsAbs(program) {

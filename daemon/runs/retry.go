@@ -10,12 +10,12 @@ import (
 // retrier retries operations of an attempt on its sandbox while the host is full, or while another operation on the sandbox is
 // in progress.
 type retrier struct {
-	sessions  *sessions // sessions and their sandboxes
-	live      *live     // queued and running attempts
-	queue     *queue    // decides which run starts next
-	runs      caisson.RunStore
-	sandboxes caisson.Table[caisson.Sandbox]
-	volumes   caisson.Table[caisson.Volume]
+	sessions  *sessions                      // sessions and their sandboxes
+	live      *live                          // queued and running attempts
+	queue     *queue                         // decides which run starts next
+	runs      caisson.RunStore               // tells whether the run of the sandbox to which a volume is attached has ended
+	sandboxes caisson.Table[caisson.Sandbox] // tells whether the sandbox to which a volume is attached is being removed
+	volumes   caisson.Table[caisson.Volume]  // tells to which sandbox the volume for a new sandbox is still attached
 }
 
 // whileFull retries f while it returns Exhausted without a field, which means that the host is full. It first pauses idle
@@ -45,7 +45,7 @@ func (t *retrier) whileFull(ctx context.Context, x *attempt, f func() error) err
 	}
 }
 
-// busyTimeout is how long an operation is retried while another operation changes the sandbox, or a part of the host restarts.
+// busyTimeout is how long an operation is retried while another operation changes the sandbox, or the wire process restarts.
 const busyTimeout = 10 * time.Second
 
 // whileBusy retries f while the host is full, and for up to busyTimeout while f returns Conflict or Unavailable.

@@ -79,7 +79,7 @@ type Recipe interface {
 	Check(ctx context.Context, a *caisson.Agent, in Inspection) ([]caisson.AgentCheck, error)
 }
 
-// A Turn is the input of [Recipe.Turn].
+// A Turn describes one turn of a run: the agent, the models that it may call, and the state of its sandbox before the turn.
 type Turn struct {
 	Agent  *caisson.Agent  // agent of the run
 	Run    *caisson.Run    // run of the turn
@@ -102,7 +102,7 @@ type Inspection interface {
 type Limits struct {
 	Concurrent   int              `yaml:"concurrent" json:"concurrent"`     // max running attempts on this host, without sub-runs
 	PerAccount   int              `yaml:"perAccount" json:"perAccount"`     // max running attempts of one account
-	Waiting      int              `yaml:"waiting" json:"waiting"`           // max unended runs of one account, without sub-runs
+	Waiting      int              `yaml:"waiting" json:"waiting"`           // max queued or running runs of an account, no sub-runs
 	SessionIdle  caisson.Duration `yaml:"sessionIdle" json:"sessionIdle"`   // idle time until a session's memory is moved to disk
 	SessionFiles caisson.Duration `yaml:"sessionFiles" json:"sessionFiles"` // idle time until only a session's files are kept
 	Keep         caisson.Duration `yaml:"keep" json:"keep"`                 // how long a run is kept after its end

@@ -48,7 +48,7 @@ func (d *directories) makeParent() error { return d.root.MkdirAll("runs", 0o700)
 // removeDir removes the directory of a run.
 func (d *directories) removeDir(id caisson.ID) error { return d.root.RemoveAll(runDir(id)) }
 
-// storeWorkspace stores the contents of the run's workspace, or the location of the directory if it is not copied.
+// storeWorkspace stores the files for the run's workspace as an archive, or the path of the directory if that is to be mounted.
 func (d *directories) storeWorkspace(ctx context.Context, r *caisson.Run) error {
 	if r.Request.Directory == nil || r.Request.Kind == caisson.WorkspaceCopy {
 		return d.storeContents(ctx, r)
@@ -73,7 +73,7 @@ func (d *directories) storeWorkspace(ctx context.Context, r *caisson.Run) error 
 	return d.root.WriteFile(path.Join(runDir(r.ID), directoryFile), data, 0o600)
 }
 
-// storeContents stores the contents of the run's workspace, because attempts may begin after the request has ended.
+// storeContents stores the files for the run's workspace as an archive, because attempts may begin after the request has ended.
 func (d *directories) storeContents(ctx context.Context, r *caisson.Run) (err error) {
 	if err := d.root.MkdirAll(runDir(r.ID), 0o700); err != nil {
 		return err
@@ -208,7 +208,7 @@ func (d *directories) free() (int64, error) {
 	return room, nil
 }
 
-// removeArchives removes the archives that are unpacked into the workspace of each attempt.
+// removeArchives removes workspaceTar and uploadTar, the archives of a run that are unpacked into the workspace of each attempt.
 func (d *directories) removeArchives(id caisson.ID) (err error) {
 	for _, name := range []string{workspaceTar, uploadTar} {
 		err = errors.Join(err, d.root.RemoveAll(path.Join(runDir(id), name)))
@@ -219,7 +219,7 @@ func (d *directories) removeArchives(id caisson.ID) (err error) {
 // archiveTTL is how long the contents of a failed run's workspace are kept for a retry.
 const archiveTTL = 24 * time.Hour
 
-// trimArchives removes the archives of failed runs that are older than archiveTTL.
+// trimArchives removes the archives with the workspaces of runs that failed longer than archiveTTL before the time at.
 func (d *directories) trimArchives(ctx context.Context, at time.Time) error {
 	f := caisson.RunFilter{States: []caisson.RunState{caisson.RunFailed}, Limit: 1000}
 	var failed error
@@ -275,7 +275,7 @@ func (b *limitWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// reconcile removes the directories of runs that are not in the store, and the archives of runs that have succeeded.
+// reconcile removes the directories of runs that are not in the store, and the workspaces' archives of runs that have succeeded.
 func (d *directories) reconcile(ctx context.Context) error {
 	dir, err := d.root.Open("runs")
 	if err != nil {
@@ -302,8 +302,8 @@ func (d *directories) reconcile(ctx context.Context) error {
 	return nil
 }
 
-// workspace returns the request for the workspace of the attempt's sandbox, with its directory newly opened; nil if the
-// workspace is a copy, or there is none.
+// workspace returns the request for the workspace of the attempt's sandbox: a volume, or a host directory that it opens. It is
+// nil if nothing is mounted, because the run has no workspace, or its files are unpacked from an archive into the sandbox.
 func (d *directories) workspace(x *attempt) (*caisson.WorkspaceRequest, error) {
 	if ref := x.volumeRef(); ref != "" {
 		return &caisson.WorkspaceRequest{Kind: caisson.WorkspaceVolume, Source: ref, Target: x.agent.Workdir}, nil

@@ -27,7 +27,7 @@ type warmSnapshots struct {
 	log        *slog.Logger
 
 	mu         sync.Mutex
-	captures   map[string]*capture  // captures in progress, by account and agent; guarded by mu
+	captures   map[string]*capture  // captures in progress; the key is the account, "/" and the id of the agent; guarded by mu
 	scheduled  map[string]bool      // accounts and agents whose snapshot is being made in the background; guarded by mu
 	retryAfter map[string]time.Time // end of the delay after a failed capture, by account and agent; guarded by mu
 	failed     map[string]string    // error of the last capture, by account and agent; guarded by mu
@@ -148,7 +148,7 @@ func (w *warmSnapshots) make(ctx context.Context, agent string, fresh bool, prog
 	}
 }
 
-// abandon removes a waiter from a capture, and cancels the capture if no waiter is left.
+// abandon removes a waiter from the capture m, whose key is id, and cancels the capture if no waiter is left.
 func (w *warmSnapshots) abandon(m *capture, me *waiter, id string) {
 	me.mu.Lock()
 	me.progress = nil
@@ -161,7 +161,8 @@ func (w *warmSnapshots) abandon(m *capture, me *waiter, id string) {
 	}
 }
 
-// runCapture runs a capture, and sends its progress to the waiters.
+// runCapture makes the warm snapshot of an agent as the capture m, and sends its progress to the waiters. id is the key of m in
+// w.captures. If fresh is true, it makes a new snapshot even if there is a current one.
 func (w *warmSnapshots) runCapture(ctx context.Context, m *capture, id, agent string, fresh bool) {
 	snap, err := w.capturer.capture(ctx, agent, fresh, func(p caisson.Progress) {
 		w.mu.Lock()

@@ -26,7 +26,7 @@ type builder struct {
 	planner   *planner             // resolves requests into plans
 	accounts  caisson.AccountStore // accounts with their host uids
 	admission *admission           // decides whether the host has room
-	hidden    *idSet               // ids of sandboxes and captures in use that are not in the store
+	unstored  *idSet               // ids of sandboxes and captures in use that are not in the store
 	processes *processes           // starts and kills processes of sandboxes
 	clients   *fileClients         // clients that access files in sandboxes
 	dirs      dirs                 // paths and files in the data directory
@@ -61,7 +61,7 @@ func (b *builder) build(ctx context.Context, tpl *caisson.Template, img *caisson
 	}
 	defer admitted()
 	// The sandbox is not stored: the API does not show it, and after a crash CollectGarbage removes it.
-	defer b.hidden.hold(sb.ID)()
+	defer b.unstored.hold(sb.ID)()
 	var back undo.Stack
 	defer func() { err = errors.Join(err, back.Run()) }()
 	back.Push(func() error { return b.dirs.removeSandboxDir(context.WithoutCancel(ctx), sb.ID) })

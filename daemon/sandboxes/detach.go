@@ -67,36 +67,36 @@ func readShort(r io.Reader) string {
 	return string(b)
 }
 
-// detachedProcess implements [caisson.Process] for the exec session of a detached process: it has no output and has ended with
-// status 0.
+// detachedProcess is the exec session of a process that continues to run after the session. The session has no output, and has
+// ended with status 0. pid is the process's id inside the sandbox.
 type detachedProcess struct{ pid int }
 
-// PID implements [caisson.Process].
+// PID returns the id of the process inside the sandbox.
 func (s detachedProcess) PID() int { return s.pid }
 
-// Stdin implements [caisson.Process].
+// Stdin returns nil, because the process has no standard input.
 func (s detachedProcess) Stdin() io.WriteCloser { return nil }
 
-// Stdout implements [caisson.Process].
+// Stdout returns an empty reader, because the output of the process is discarded.
 func (s detachedProcess) Stdout() io.Reader { return strings.NewReader("") }
 
-// Stderr implements [caisson.Process].
+// Stderr returns an empty reader, because the output of the process is discarded.
 func (s detachedProcess) Stderr() io.Reader { return strings.NewReader("") }
 
-// Close implements [caisson.Process].
+// Close does nothing; the process continues to run.
 func (s detachedProcess) Close() error { return nil }
 
-// Resize implements [caisson.Process]. It returns a Conflict error.
+// Resize returns a Conflict error, because the process has no terminal.
 func (s detachedProcess) Resize(rows, cols uint16) error {
 	return caisson.Errorf(caisson.Conflict, "a detached process has no terminal")
 }
 
-// Signal implements [caisson.Process]. It returns a Conflict error.
+// Signal returns a Conflict error, because the exec session has ended.
 func (s detachedProcess) Signal(context.Context, int) error {
 	return caisson.Errorf(caisson.Conflict, "the session of a detached process has ended; use kill with its pid")
 }
 
-// Wait implements [caisson.Process]. It returns the status 0 at once.
+// Wait returns the exit status 0 at once, and does not wait for the process.
 func (s detachedProcess) Wait(context.Context) (caisson.ExitStatus, error) {
 	return caisson.ExitStatus{}, nil
 }

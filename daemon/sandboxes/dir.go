@@ -22,7 +22,7 @@ import (
 
 // Names of the files and directories in a sandbox's directory.
 const (
-	etcLayer   = "etc"         // directory of the topmost layer of the root file system
+	etcLayer   = "etc"         // topmost layer of the root file system, with the sandbox's own files of /etc, such as hostname
 	outputFIFO = "output"      // FIFO for the output of the command
 	mountsFile = "mounts.json" // list of the mounted host directories, see [mountRecord]
 	filesTar   = "files.tar"   // archive of the changes to the root file system
@@ -54,7 +54,7 @@ func (d dirs) sandboxPath(id caisson.ID, name string) string {
 	return filepath.Join(d.sandboxDir(id), name)
 }
 
-// makeSandboxDir creates a sandbox's directory with its etc layer and its output FIFO.
+// makeSandboxDir creates a sandbox's directory, with the FIFO for its output, and with its own files of /etc, such as hostname.
 func (d dirs) makeSandboxDir(sb *caisson.Sandbox) error {
 	dir := d.sandboxDir(sb.ID)
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -66,8 +66,8 @@ func (d dirs) makeSandboxDir(sb *caisson.Sandbox) error {
 	return unix.Mkfifo(filepath.Join(dir, outputFIFO), 0o600)
 }
 
-// writeEtc creates the directory layer as the topmost layer of a sandbox, which contains the files that differ between sandboxes.
-// A fork gets its own layer; files that its parent had overwritten hide the files of the layer.
+// writeEtc creates the directory layer as the topmost layer of a sandbox's root file system. It contains the files of /etc that
+// differ between sandboxes. A fork gets its own layer; files that its parent had overwritten hide the files of the layer.
 func writeEtc(layer string, id caisson.ID) error {
 	var machine [16]byte
 	rand.Read(machine[:])

@@ -29,7 +29,7 @@ type Processes struct {
 
 var _ caisson.Processes = (*Processes)(nil)
 
-// Exec implements [caisson.Processes].
+// Exec starts a process in a sandbox, and does not wait for its end.
 func (p *Processes) Exec(ctx context.Context, ref string, req caisson.ExecRequest) (caisson.Process, error) {
 	if err := cmp.Or(
 		validateCommand("command", req.Command), validateEnv("env", req.Env), validatePath("workdir", req.Workdir), validateUser("user", req.User),
@@ -86,13 +86,13 @@ type reasonedProcess struct {
 	end    func()     // ends the use of the sandbox
 }
 
-// Close implements [caisson.Process].
+// Close ends the exec session, which kills the process if it still runs, and the use of the sandbox.
 func (e reasonedProcess) Close() error {
 	defer e.end()
 	return e.Process.Close()
 }
 
-// Wait implements [caisson.Process].
+// Wait returns how the process ended. If its exit code is unknown, the status has the reason why the process or sandbox ended.
 func (e reasonedProcess) Wait(ctx context.Context) (caisson.ExitStatus, error) {
 	status, err := e.Process.Wait(ctx)
 	if err == nil && status.Unknown {
@@ -167,7 +167,7 @@ func limitTime(p caisson.Process, limit time.Duration) caisson.Process {
 	return t
 }
 
-// Wait implements [caisson.Process].
+// Wait returns how the process ended. The status has the reason "time limit" if the process was killed at its time limit.
 func (t *timeLimited) Wait(ctx context.Context) (caisson.ExitStatus, error) {
 	status, err := t.Process.Wait(ctx)
 	if err == nil {
@@ -179,13 +179,13 @@ func (t *timeLimited) Wait(ctx context.Context) (caisson.ExitStatus, error) {
 	return status, err
 }
 
-// Close implements [caisson.Process].
+// Close ends the exec session, which kills the process if it still runs, and stops the timer of its time limit.
 func (t *timeLimited) Close() error {
 	t.timer.Stop()
 	return t.Process.Close()
 }
 
-// ListProcesses implements [caisson.Processes].
+// ListProcesses returns the processes in a sandbox.
 func (p *Processes) ListProcesses(ctx context.Context, ref string) ([]caisson.ProcessInfo, error) {
 	sb, err := p.finder.findFor(ctx, ref, caisson.VerbPrograms)
 	if err != nil {
@@ -194,7 +194,7 @@ func (p *Processes) ListProcesses(ctx context.Context, ref string) ([]caisson.Pr
 	return p.runtime.Processes(ctx, sb.ID)
 }
 
-// Kill implements [caisson.Processes].
+// Kill sends a signal to a process of a sandbox, whose id there is pid, or to all processes of the sandbox if pid is -1.
 func (p *Processes) Kill(ctx context.Context, ref string, pid, signal int) error {
 	sb, err := p.finder.findFor(ctx, ref, caisson.VerbPrograms)
 	if err != nil {
@@ -206,7 +206,7 @@ func (p *Processes) Kill(ctx context.Context, ref string, pid, signal int) error
 	return p.runtime.Signal(ctx, sb.ID, pid, signal)
 }
 
-// Stats implements [caisson.Processes].
+// Stats returns the resource usage of a running sandbox, with the traffic of its wire.
 func (p *Processes) Stats(ctx context.Context, ref string) (*caisson.Stats, error) {
 	sb, err := p.finder.findFor(ctx, ref, caisson.VerbStats)
 	if err != nil {
@@ -223,7 +223,7 @@ func (p *Processes) Stats(ctx context.Context, ref string) (*caisson.Stats, erro
 	return st, err
 }
 
-// Logs implements [caisson.Processes].
+// Logs returns the output of a sandbox's command. If follow is true, the output continues until the sandbox stops or ctx ends.
 func (p *Processes) Logs(ctx context.Context, ref string, follow bool) (io.ReadCloser, error) {
 	sb, err := p.finder.find(ctx, ref)
 	if err != nil {

@@ -196,23 +196,23 @@ type releasingReader struct {
 	release func() // releases the file client
 }
 
-// Close implements [io.Closer].
+// Close closes the reader, and releases the file client of the sandbox.
 func (r *releasingReader) Close() error {
 	defer r.release()
 	return r.ReadCloser.Close()
 }
 
-// ReadFile implements [caisson.Files].
+// ReadFile returns the content of a sandbox's file from offset, at most limit bytes; limit 0 means no limit.
 func (f *Files) ReadFile(ctx context.Context, ref, path string, offset, limit int64) (io.ReadCloser, error) {
 	return f.openStream(ctx, ref, func(c *guestd.Client) (io.ReadCloser, error) { return c.ReadFile(ctx, path, offset, limit) })
 }
 
-// ReadTree implements [caisson.Files].
+// ReadTree returns a file or directory of a sandbox as a tar archive.
 func (f *Files) ReadTree(ctx context.Context, ref, path string) (io.ReadCloser, error) {
 	return f.openStream(ctx, ref, func(c *guestd.Client) (io.ReadCloser, error) { return c.ReadTree(ctx, path) })
 }
 
-// WriteFile implements [caisson.Files].
+// WriteFile writes a file of a sandbox. If mode is 0, the mode of an existing file is kept, and a new file gets 0644.
 func (f *Files) WriteFile(ctx context.Context, ref, path string, mode uint32, r io.Reader) (info *caisson.FileInfo, err error) {
 	err = f.withClient(ctx, ref, true, func(c *guestd.Client) (err error) {
 		info, err = c.WriteFile(ctx, path, mode, r)
@@ -221,12 +221,12 @@ func (f *Files) WriteFile(ctx context.Context, ref, path string, mode uint32, r 
 	return info, err
 }
 
-// WriteTree implements [caisson.Files].
+// WriteTree unpacks the tar archive r below a directory of a sandbox.
 func (f *Files) WriteTree(ctx context.Context, ref, path string, r io.Reader) error {
 	return f.withClient(ctx, ref, true, func(c *guestd.Client) error { return c.WriteTree(ctx, path, r) })
 }
 
-// ListFiles implements [caisson.Files].
+// ListFiles returns the entries of a directory of a sandbox.
 func (f *Files) ListFiles(ctx context.Context, ref, path string) (list []caisson.FileInfo, err error) {
 	err = f.withClient(ctx, ref, false, func(c *guestd.Client) (err error) {
 		list, err = c.ListFiles(ctx, path)
@@ -235,7 +235,7 @@ func (f *Files) ListFiles(ctx context.Context, ref, path string) (list []caisson
 	return list, err
 }
 
-// StatFile implements [caisson.Files].
+// StatFile returns the attributes of a file of a sandbox. It does not follow symlinks.
 func (f *Files) StatFile(ctx context.Context, ref, path string) (info *caisson.FileInfo, err error) {
 	err = f.withClient(ctx, ref, false, func(c *guestd.Client) (err error) {
 		info, err = c.StatFile(ctx, path)
@@ -244,22 +244,22 @@ func (f *Files) StatFile(ctx context.Context, ref, path string) (info *caisson.F
 	return info, err
 }
 
-// MakeDir implements [caisson.Files].
+// MakeDir creates a directory in a sandbox. If parents is true, missing parents are created, and path may exist.
 func (f *Files) MakeDir(ctx context.Context, ref, path string, parents bool) error {
 	return f.withClient(ctx, ref, true, func(c *guestd.Client) error { return c.MakeDir(ctx, path, parents) })
 }
 
-// MoveFile implements [caisson.Files].
+// MoveFile moves a file or directory of a sandbox.
 func (f *Files) MoveFile(ctx context.Context, ref, from, to string) error {
 	return f.withClient(ctx, ref, true, func(c *guestd.Client) error { return c.MoveFile(ctx, from, to) })
 }
 
-// RemoveFile implements [caisson.Files].
+// RemoveFile removes a file of a sandbox. If recursive is true, it removes a directory with its contents.
 func (f *Files) RemoveFile(ctx context.Context, ref, path string, recursive bool) error {
 	return f.withClient(ctx, ref, true, func(c *guestd.Client) error { return c.RemoveFile(ctx, path, recursive) })
 }
 
-// WatchFiles implements [caisson.Files].
+// WatchFiles reports changes of path and its entries; if recursive is true, also of everything below it.
 func (f *Files) WatchFiles(ctx context.Context, ref, path string, recursive bool) (<-chan caisson.FileEvent, error) {
 	sb, err := f.access.finder.findFor(ctx, ref, caisson.VerbExec)
 	if err != nil {

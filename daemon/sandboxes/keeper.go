@@ -16,7 +16,7 @@ type keeper struct {
 	snapshots  caisson.Table[caisson.Snapshot]
 	events     caisson.Publisher
 	dirs       dirs        // paths and files in the data directory
-	hidden     *idSet      // ids of sandboxes and captures in use that are not in the store
+	unstored   *idSet      // ids of sandboxes and captures in use that are not in the store
 	captures   *captures   // writes captures of sandboxes
 	workspaces *workspaces // workspaces and volumes of sandboxes
 
@@ -40,7 +40,7 @@ func (k *keeper) take(ctx context.Context, sb *caisson.Sandbox, req caisson.Snap
 	if err := k.workspaces.prepareSnapshotSpec(sb, snap); err != nil {
 		return nil, err
 	}
-	defer k.hidden.hold(snap.ID)() // until the snapshot is in the store
+	defer k.unstored.hold(snap.ID)() // garbage collection keeps the files of a snapshot that is not in the store yet
 	dir := k.dirs.snapshotDir(snap.ID)
 	if err := k.captures.captureAll(ctx, sb, dir, snap.Memory); err != nil {
 		return nil, err

@@ -87,15 +87,15 @@ type garbage struct {
 	states    states // stored records of sandboxes
 	snapshots caisson.Table[caisson.Snapshot]
 	dirs      dirs       // paths and files in the data directory
-	hidden    *idSet     // ids of sandboxes and captures in use that are not in the store
+	unstored  *idSet     // ids of sandboxes and captures in use that are not in the store
 	leftovers *idSet     // sandboxes that could not be stopped, or whose resources could not be freed
 	processes *processes // starts and kills processes of sandboxes
 }
 
 // collect removes the processes and directories that belong to no object of the store, and returns them.
 func (g *garbage) collect(ctx context.Context) ([]caisson.Garbage, error) {
-	// The host is read first, then g.hidden, then the store. An id is put into g.hidden or the store before anything with
-	// this id is created on the host. What was found on the host, and is in neither of them afterwards, is garbage.
+	// The host is read first, then g.unstored, then the store. An id is put into g.unstored or the store before anything with
+	// this id is created on the host. What was found on the host, and whose id is in neither of them afterwards, is garbage.
 	list, err := g.runtime.List(ctx)
 	if err != nil {
 		return nil, err
@@ -143,10 +143,11 @@ func (g *garbage) collect(ctx context.Context) ([]caisson.Garbage, error) {
 	return found, errors.Join(errs...)
 }
 
-// knownIDs returns the ids of sandboxes and snapshots that are in the store, and those in g.hidden.
+// knownIDs returns the ids of the sandboxes and snapshots in the store, and of the sandboxes and captures that are in use
+// although they are not in the store, such as stand-ins.
 func (g *garbage) knownIDs(ctx context.Context) (map[caisson.ID]bool, error) {
 	known := map[caisson.ID]bool{}
-	for _, id := range g.hidden.list() {
+	for _, id := range g.unstored.list() {
 		known[id] = true
 	}
 	boxes, err := g.states.list(ctx, caisson.AllAccounts())

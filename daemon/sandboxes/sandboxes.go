@@ -178,7 +178,7 @@ func New(cfg Config) (*Core, error) {
 	accounts, boxes := cfg.Store.Accounts(), cfg.Store.Sandboxes()
 	snapshots, templates := cfg.Store.Snapshots(), cfg.Store.Templates()
 	background, locks, dirs := background.New(), &locks{}, dirs{cfg.Dir}
-	hidden, leftovers, unresolved := &idSet{}, &idSet{}, &idSet{}
+	unstored, leftovers, unresolved := &idSet{}, &idSet{}, &idSet{}
 	finder, states, catalog := finder{boxes, cfg.Programs}, states{boxes, cfg.Events}, catalog{templates}
 	network := network{
 		wires: cfg.Network.Wires, egress: cfg.Network.Egress, gateway: cfg.Network.Gateway, ledger: cfg.Store.Ledger(),
@@ -246,11 +246,11 @@ func New(cfg Config) (*Core, error) {
 	wires := &wireChanges{finder: finder, states: states, locks: locks, network: network, activity: activity, log: log}
 	captures := &captures{runtime: runtime, freezer: freezer, clients: clients, workspaces: workspaces, dirs: dirs}
 	keeper := &keeper{
-		snapshots: snapshots, events: cfg.Events, dirs: dirs, hidden: hidden, captures: captures, workspaces: workspaces,
+		snapshots: snapshots, events: cfg.Events, dirs: dirs, unstored: unstored, captures: captures, workspaces: workspaces,
 		start: activity.start, retryFor: finalRetry,
 	}
 	garbage := &garbage{
-		runtime: runtime, states: states, snapshots: snapshots, dirs: dirs, hidden: hidden, leftovers: leftovers, processes: processes,
+		runtime: runtime, states: states, snapshots: snapshots, dirs: dirs, unstored: unstored, leftovers: leftovers, processes: processes,
 	}
 	return &Core{
 		node: cfg.Host.Node, background: background, states: states, deadlines: deadlines, clients: clients,
@@ -277,17 +277,17 @@ func New(cfg Config) (*Core, error) {
 			},
 			processes: &Processes{finder: finder, states: states, runtime: runtime, activity: activity, traffic: cfg.Network.Traffic, logs: logs},
 			files: &Files{&fileAccess{
-				finder: finder, locks: locks, activity: activity, clients: clients, admission: admission, hidden: hidden, specs: specs, runtime: runtime,
+				finder: finder, locks: locks, activity: activity, clients: clients, admission: admission, unstored: unstored, specs: specs, runtime: runtime,
 				dirs: dirs, log: log,
 			}},
 			snapshots: &Snapshots{
-				finder: finder, locks: locks, snapshots: snapshots, events: cfg.Events, dirs: dirs, hidden: hidden,
+				finder: finder, locks: locks, snapshots: snapshots, events: cfg.Events, dirs: dirs, unstored: unstored,
 				captures: captures, keeper: keeper, workspaces: workspaces, forker: &forker{planner, creator, remover}, pools: pools,
 			},
 			templates: &Templates{
 				catalog: catalog, accounts: accounts, driver: cfg.Images, images: images, network: network,
 				events: cfg.Events, pools: pools, builder: &builder{
-					planner: planner, accounts: accounts, admission: admission, hidden: hidden, processes: processes, clients: clients,
+					planner: planner, accounts: accounts, admission: admission, unstored: unstored, processes: processes, clients: clients,
 					dirs: dirs, images: cfg.Images, runtime: runtime,
 				},
 			},

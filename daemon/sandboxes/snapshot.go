@@ -17,7 +17,7 @@ type Snapshots struct {
 	snapshots  caisson.Table[caisson.Snapshot]
 	events     caisson.Publisher
 	dirs       dirs        // paths and files in the data directory
-	hidden     *idSet      // ids of sandboxes and captures in use that are not in the store
+	unstored   *idSet      // ids of sandboxes and captures in use that are not in the store
 	captures   *captures   // writes captures of sandboxes
 	keeper     *keeper     // takes and stores snapshots
 	workspaces *workspaces // workspaces and volumes of sandboxes
@@ -151,7 +151,7 @@ func (s *Snapshots) Fork(ctx context.Context, ref string, req caisson.ForkReques
 	}
 	// The capture is not stored as a snapshot: it is removed when the forks run, or by Reconcile after a crash.
 	from.capture = caisson.NewID(caisson.SnapshotPrefix)
-	defer s.hidden.hold(from.capture)()
+	defer s.unstored.hold(from.capture)()
 	dir := s.dirs.snapshotDir(from.capture)
 	if err := s.captures.capture(ctx, sb, dir, from.memory); err != nil {
 		return nil, err

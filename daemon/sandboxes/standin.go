@@ -18,7 +18,7 @@ type fileAccess struct {
 	activity  *activity      // records uses of sandboxes
 	clients   *fileClients   // clients that access files in sandboxes
 	admission *admission     // decides whether the host has room
-	hidden    *idSet         // ids of sandboxes and captures in use that are not in the store
+	unstored  *idSet         // ids of sandboxes and captures in use that are not in the store
 	specs     *specs         // builds specs for the runtime
 	runtime   standInRuntime // creates and destroys stand-ins
 	dirs      dirs           // paths and files in the data directory
@@ -33,19 +33,19 @@ type standInRuntime interface {
 
 // A standIn is a temporary sandbox with the files of a sandbox that does not run.
 type standIn struct {
-	id      caisson.ID     // id of the temporary sandbox
-	runtime standInRuntime // creates and destroys stand-ins
-	dirs    dirs           // paths and files in the data directory
-	log     *slog.Logger
-	hidden  *idSet          // ids in use that are not in the store; id is among them until the stand-in is removed
-	ctx     context.Context // context with which the stand-in is removed
-	removed sync.Once       // ensures that the stand-in is removed only once
+	id       caisson.ID     // id of the temporary sandbox
+	runtime  standInRuntime // creates and destroys stand-ins
+	dirs     dirs           // paths and files in the data directory
+	log      *slog.Logger
+	unstored *idSet          // ids in use that are not in the store; id is among them until the stand-in is removed
+	ctx      context.Context // context with which the stand-in is removed
+	removed  sync.Once       // ensures that the stand-in is removed only once
 }
 
 // remove removes the stand-in from the host. An error is logged.
 func (s *standIn) remove() {
 	s.removed.Do(func() {
-		defer s.hidden.set(s.id, false)
+		defer s.unstored.set(s.id, false)
 		if err := errors.Join(s.runtime.Destroy(s.ctx, s.id), s.dirs.removeSandboxDir(s.ctx, s.id)); err != nil {
 			s.log.ErrorContext(s.ctx, "a temporary sandbox for reading files could not be removed", "sandbox", s.id, "err", err)
 		}
@@ -106,8 +106,8 @@ func (a *fileAccess) acquireStandIn(ctx context.Context, of *caisson.Sandbox) (*
 		return nil, nil, err
 	}
 	defer admitted()
-	a.hidden.set(sb.ID, true)
-	in := &standIn{id: sb.ID, runtime: a.runtime, dirs: a.dirs, log: a.log, hidden: a.hidden, ctx: context.WithoutCancel(ctx)}
+	a.unstored.set(sb.ID, true)
+	in := &standIn{id: sb.ID, runtime: a.runtime, dirs: a.dirs, log: a.log, unstored: a.unstored, ctx: context.WithoutCancel(ctx)}
 	if err := a.dirs.makeSandboxDir(&sb); err != nil {
 		in.remove()
 		return nil, nil, err

@@ -26,7 +26,7 @@ type source struct {
 // processes starts and kills the processes of sandboxes, using the runtime and the wires.
 type processes struct {
 	runtime    starter                    // creates, restores and destroys sandboxes
-	randomness caisson.RandomnessReporter // finds programs with shared random state; nil: they are not known
+	randomness caisson.RandomnessReporter // finds programs in a fork that may draw the random numbers of another fork; may be nil
 	specs      *specs                     // builds specs for the runtime
 	network    network                    // configures wires and creates budgets
 	writers    *writers                   // stores which process changed each file of a workspace

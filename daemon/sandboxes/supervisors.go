@@ -34,19 +34,19 @@ type supervisors struct {
 	applying   keylock.Locks // locks by sandbox; held while services are sent to its supervisor
 
 	mu        sync.Mutex
-	followers map[caisson.ID]*followerHandle // handles of the running followers by sandbox; guarded by mu
+	followers map[caisson.ID]*followerHandle // goroutines that follow the conditions of services, by sandbox; guarded by mu
 }
 
-// followerHandle identifies a running [follower], and ends it by calling cancel.
+// followerHandle identifies the running goroutine of a [follower]; cancel ends the goroutine.
 type followerHandle struct{ cancel context.CancelFunc }
 
-// follow starts a new follower for the services of a sandbox whose monitoring begins.
+// follow starts a goroutine that follows the conditions of a sandbox's services; it first ends an earlier one.
 func (s *supervisors) follow(sb *caisson.Sandbox) {
 	s.unfollow(sb.ID)
 	s.ensureFollowed(sb)
 }
 
-// ensureFollowed starts a follower for the services of a running sandbox unless it has one.
+// ensureFollowed starts a goroutine that follows the conditions of a running sandbox's services, unless there is one.
 func (s *supervisors) ensureFollowed(sb *caisson.Sandbox) {
 	if len(sb.Spec.Services) == 0 || !s.programs.Supports(sb.Build) {
 		return
@@ -67,7 +67,7 @@ func (s *supervisors) ensureFollowed(sb *caisson.Sandbox) {
 	}
 }
 
-// unfollow ends the follower of a sandbox, if there is one.
+// unfollow ends the goroutine that follows the conditions of a sandbox's services, if there is one.
 func (s *supervisors) unfollow(id caisson.ID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -77,7 +77,7 @@ func (s *supervisors) unfollow(id caisson.ID) {
 	}
 }
 
-// forget cancels the context of a follower that has ended, and removes its handle f.
+// forget removes f, the handle of a follower whose goroutine is about to end, and cancels the context of the follower.
 func (s *supervisors) forget(id caisson.ID, f *followerHandle) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -196,8 +196,8 @@ type follower struct {
 }
 
 const (
-	followPause    = time.Second // pause before a lost connection to a supervisor is made again; doubles each time
-	maxFollowPause = time.Minute // maximum of the doubled pause
+	followPause    = time.Second // pause before a lost connection to a supervisor is made again; doubles after each further loss
+	maxFollowPause = time.Minute // maximum of this pause; it is followPause again after a connection that lasted longer than this
 	// crashLoop is the number of consecutive failures of a service after which an event is published.
 	crashLoop = 3
 	// Rate limit of the events about the services of one sandbox: after serviceEventBurst events, one in each serviceEventPause.
@@ -215,7 +215,7 @@ func (f *follower) run(ctx context.Context) {
 		select {
 		case <-done:
 			f.handle.cancel()
-		case <-ctx.Done(): // supervisors.forget cancels ctx at the latest when the follower has ended
+		case <-ctx.Done(): // run ends ctx when it returns, so that this goroutine does not outlive it
 		}
 	}()
 	for pause := followPause; ; pause = min(2*pause, maxFollowPause) {

@@ -30,7 +30,7 @@ type countLimiter struct {
 	timeout time.Duration // time limit of counting the files of one volume
 
 	mu      sync.Mutex
-	started map[caisson.ID]time.Time // start of the last count by volume, even if it did not finish; guarded by mu
+	started map[caisson.ID]time.Time // time when a count of a volume's files was last begun, by volume; guarded by mu
 }
 
 // newCountLimiter returns a countLimiter with the limits maxConcurrentCounts and countTimeout.
@@ -58,7 +58,7 @@ func (c *countLimiter) begin(v *caisson.Volume) (end func(), ok bool) {
 	}
 }
 
-// forget deletes the time of the last count of a removed volume.
+// forget deletes the time at which the files of a removed volume were last counted.
 func (c *countLimiter) forget(id caisson.ID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
