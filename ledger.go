@@ -86,7 +86,7 @@ type OverBudget struct {
 	Budget string        // the budget, for messages: "sandbox sb-…", "account alice (month)"
 	What   string        // quantity that the budget does not cover: usd, tokens or calls
 	Limit  string        // limit of the budget, for messages: "5 USD", "100000 tokens"
-	Left   string        // remaining amount of the limit, in the same format
+	Left   string        // rest of the budget, for messages: "1.5 USD", "2000 tokens"
 	Busy   bool          // the budget may cover the call once calls in progress have ended, so a retry after Retry may succeed
 	Retry  time.Duration // time to wait before a retry; 0 if not Busy
 }

@@ -28,7 +28,7 @@ var maxLease = caisson.Amount{USD: 64 * caisson.USD(maxCost), Tokens: 64 * maxTo
 type leasedBudget struct {
 	account   string         // account of the calls that are charged to the budget
 	key       string         // key of the budget
-	terms     terms          // last responses of the lessor
+	terms     terms          // what the last responses of the lessor say about the budget
 	prefetch  prefetcher     // determines when more than the current calls need is leased, and how much
 	available caisson.Amount // unspent part of the leases; negative if calls cost more than was reserved for them
 	inFlight  int            // number of calls in progress whose maximum usage was deducted from available
@@ -65,8 +65,8 @@ type budgetKey struct{ account, budget string }
 // id returns the key of b in segment.budgets.
 func (b *leasedBudget) id() budgetKey { return budgetKey{b.account, b.key} }
 
-// usable reports whether the terms of b are valid, so that calls can be charged to b. It resets b if the budget's period has
-// ended.
+// usable reports whether what the lessor last said about b is still valid, so that calls can be charged to b without another
+// request. It resets b if the budget's period has ended.
 func (b *leasedBudget) usable(now time.Time) bool {
 	t := &b.terms
 	if until := t.lease.Until; !t.unlimited && !until.IsZero() && !now.Before(until) {
@@ -93,23 +93,23 @@ func (t *terms) accept(lease caisson.Lease, need caisson.Amount) (void bool) {
 	return void
 }
 
-// invalidate marks the terms as not valid, so that a request to the lessor precedes the next call. The response to a request in
-// progress is discarded.
+// invalidate marks what the lessor last said about the budget as not valid, so that a request to the lessor precedes the next
+// call. The response to a request in progress is discarded.
 func (t *terms) invalidate() {
 	t.version++
 	t.valid, t.err, t.refused = false, nil, nil
 }
 
-// fresh reports whether the terms are valid and so recent (refusedTTL) that the request to the lessor is not repeated yet.
+// fresh reports whether the last response of the lessor is valid and so recent (refusedTTL) that it is not requested again yet.
 func (t *terms) fresh(now time.Time) bool { return t.valid && now.Sub(t.checked) < refusedTTL }
 
-// exhausted reports whether the rest of the budget is zero for a limited quantity (dollars, tokens or calls) of which available
-// is less than a.
-func (t *terms) exhausted(available, a caisson.Amount) bool {
+// exhausted reports whether nothing is left to lease of a limited quantity (dollars, tokens or calls) of which a call needs more
+// than is available. available is the unspent part of the leases, and needed is the maximum usage of the call.
+func (t *terms) exhausted(available, needed caisson.Amount) bool {
 	limits, left := t.lease.Limits, t.lease.Left
-	return limits.USD != nil && left.USD == 0 && available.USD < a.USD ||
-		limits.Tokens != nil && left.Tokens == 0 && available.Tokens < a.Tokens ||
-		limits.Calls != nil && left.Calls == 0 && available.Calls < a.Calls
+	return limits.USD != nil && left.USD == 0 && available.USD < needed.USD ||
+		limits.Tokens != nil && left.Tokens == 0 && available.Tokens < needed.Tokens ||
+		limits.Calls != nil && left.Calls == 0 && available.Calls < needed.Calls
 }
 
 // fit returns the number of output tokens for which all budgets of a call have enough available, at most d.MaxOutput. If the
@@ -217,7 +217,7 @@ func (f *prefetcher) due(available caisson.Amount) bool {
 func (f *prefetcher) amount(t *terms, d caisson.Demand, now time.Time) caisson.Amount {
 	if !t.valid {
 		f.calls = minPrefetch
-		return caisson.Amount{} // without valid terms, the rest of the budget is not known
+		return caisson.Amount{} // no response of the lessor is valid, so the rest of the budget is not known
 	}
 	one, n := d.MaxUsage(d.MaxOutput), f.calls
 	if now.Sub(t.checked) < prefetchTarget {
@@ -291,8 +291,8 @@ func (p *segment) returnLease(b *leasedBudget, should bool) {
 	p.mu.Lock()
 }
 
-// invalidate marks the terms of the budgets with the given keys, or of all budgets if keys is nil, as not valid, and returns
-// the available amounts of these budgets to the lessor.
+// invalidate returns the available amounts of the budgets with the given keys, or of all budgets if keys is nil, to the lessor,
+// and arranges that a request to the lessor precedes the next call that is charged to one of them.
 func (p *segment) invalidate(keys []string) {
 	p.mu.Lock()
 	var list []*leasedBudget
@@ -308,8 +308,8 @@ func (p *segment) invalidate(keys []string) {
 	}
 }
 
-// returnWhenIdle waits for the request for b in progress, and then returns the available amount of b to the lessor, unless the
-// terms of b have become valid again.
+// returnWhenIdle waits for the request for b in progress, and then returns the available amount of b to the lessor, unless a
+// valid response has been received, so that calls are charged to b again.
 func (p *segment) returnWhenIdle(b *leasedBudget) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

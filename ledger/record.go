@@ -126,15 +126,15 @@ func appendText(b []byte, s string) []byte {
 	return append(b, s...)
 }
 
-// record is a decoded record.
+// record is one record of a journal, decoded: the header, or a call that has begun or was settled.
 type record struct {
 	kind   byte         // kindHeader, kindBegin or kindSettle
 	header header       // only for kindHeader
 	call   caisson.Call // only for kindBegin and kindSettle
 }
 
-// decodeRecord decodes the first record in b and returns it with its size in bytes. Returns errIncomplete if b ends before the
-// record does. Any other error means that no [Meter] has written the record.
+// decodeRecord decodes the first record of a journal in b and returns it with its size in bytes. Returns errIncomplete if b ends
+// before the record does. Any other error means that no [Meter] has written the record.
 func decodeRecord(b []byte) (r record, size int64, err error) {
 	if len(b) < frameBytes {
 		return r, 0, errIncomplete
@@ -154,7 +154,7 @@ func decodeRecord(b []byte) (r record, size int64, err error) {
 	return r, int64(frameBytes + n), err
 }
 
-// parseBody decodes the body of a record.
+// parseBody decodes the body of a record of a journal.
 func parseBody(body []byte) (record, error) {
 	f := &fields{b: body[1:]}
 	r := record{kind: body[0]}

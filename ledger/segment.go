@@ -138,10 +138,10 @@ func (p *segment) refund(r *reservation, took caisson.Amount) {
 	}
 }
 
-// budgetShare records that the maximum usage of a call was deducted from one budget.
+// budgetShare records that the maximum usage of a call was deducted from the available amount of one budget.
 type budgetShare struct {
 	budget *leasedBudget // nil for an unused element of reservation.shares
-	epoch  int           // the budget's epoch then; if it has changed since, the amount is not added back
+	epoch  int           // number of resets of that amount before; after a further reset the unused part is not added back
 }
 
 // reservation implements [caisson.Reservation].
@@ -155,7 +155,7 @@ type reservation struct {
 	settled atomic.Bool                         // whether Settle was called
 }
 
-// Output implements [caisson.Reservation].
+// Output implements [caisson.Reservation]. It returns the maximum number of tokens of the answer.
 func (r *reservation) Output() int64 { return r.output }
 
 // Settle implements [caisson.Reservation]. The guest, the ID and the time of the row are those of the reservation. Names of the

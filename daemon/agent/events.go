@@ -16,8 +16,8 @@ var eventPaths = []string{
 	"usage.calls", "usage.input", "usage.output", "usage.cacheRead", "usage.cacheWrite", "usage.cost",
 }
 
-// eventConditions maps each key of Agent.Events whose value is a list of conditions to other keys, of which at least one must be
-// set, too, because conditions have no effect on their own.
+// eventConditions maps each key of Agent.Events whose value is a list of conditions on a line of the agent's output to other
+// keys, of which at least one must be set, too, because conditions have no effect on their own.
 var eventConditions = map[string][]string{
 	"text.when": {"text"}, "final.when": {"final"}, "error.when": {"error"}, "tool.when": {"tool"}, "result.when": {"result"},
 	"result.failed": {"result"}, "usage.when": eventPaths[slices.Index(eventPaths, "usage.calls"):],
@@ -26,7 +26,7 @@ var eventConditions = map[string][]string{
 // eventRequires maps keys of Agent.Events to the key that must be set, too.
 var eventRequires = map[string]string{"tool": "tool.id", "tool.id": "tool", "tool.args": "tool", "result": "result.id", "result.id": "result"}
 
-// conditionsForm is the format of a list of conditions: PATH=VALUE, separated by commas.
+// conditionsForm is the format of a list of conditions on the fields of a line of output: PATH=VALUE, separated by commas.
 var conditionsForm = regexp.MustCompile(`^ *[^=,\s]+=[^,]*(, *[^=,\s]+=[^,]*)*$`)
 
 // events checks Agent.Events, which describes the format of the agent's output.
@@ -66,12 +66,12 @@ func (c *checker) events(a *caisson.Agent) {
 	}
 }
 
-// isConditions reports whether s is a list of conditions.
+// isConditions reports whether s is a list of conditions on the fields of a line of output, such as "type=text, role=user".
 func isConditions(s string) bool {
 	return len(s) <= maxText && conditionsForm.MatchString(s) && safetext.Escape(s) == s
 }
 
-// conditionKeys returns the keys of eventConditions, sorted.
+// conditionKeys returns the keys of Agent.Events whose values are lists of conditions, such as "text.when", sorted.
 func conditionKeys() (keys []string) {
 	for key := range sorted(eventConditions) {
 		keys = append(keys, key)

@@ -31,7 +31,7 @@ const (
 	maxWord     = 256      // size of the name of a model, tool or program, in bytes
 	maxWords    = 256      // maximum number of names of models, tools or programs in one list
 	maxSteps    = 64       // maximum number of steps of the setup
-	maxFiles    = 64       // maximum number of files in one list
+	maxFiles    = 64       // maximum number of files in the entry of an agent, or in one step of its setup
 	maxPersonas = 32       // maximum number of personas of an agent
 	maxPool     = 64       // maximum number of sandboxes in the pool of an agent
 	maxStrings  = 1 << 20  // total size of all arguments, or of all environment variables, in bytes

@@ -22,7 +22,7 @@ import (
 	"github.com/caisson-dev/caisson/wire/llm/prices"
 )
 
-// WireProcess informs the wire process, which serves model calls, of changes.
+// WireProcess informs the wire process, which serves model calls, of changed settings, gateway runs and budgets.
 type WireProcess interface {
 	// Refresh sends the process its current settings.
 	Refresh(ctx context.Context) error
@@ -47,7 +47,7 @@ type CatalogConfig struct {
 	ServedRemotely bool            // a gateway on another machine serves the local sandboxes and checks the names of models
 	Secrets        caisson.Secrets // values of credentials
 	Prices         Prices          // imported price lists
-	Wire           WireProcess     // informs the wire process of changes
+	Wire           WireProcess     // informs the wire process of changed settings
 	Events         caisson.Publisher
 }
 

@@ -20,9 +20,9 @@ type GatewaySettings struct {
 	RemoteURL string `yaml:"remoteURL" json:"remoteURL"`
 	RemoteCA  string `yaml:"remoteCA" json:"remoteCA"` // path of the CAs to trust for RemoteURL
 	// RemoteAPI is the URL of the API of the daemon whose gateway is at RemoteURL; sandboxes are registered there.
-	// RemoteToken has the same form as a name in RunTokenKeys.
-	RemoteAPI   string `yaml:"remoteAPI" json:"remoteAPI"`
-	RemoteToken string `yaml:"remoteToken" json:"remoteToken"` // name of the secret with the token for RemoteAPI
+	RemoteAPI string `yaml:"remoteAPI" json:"remoteAPI"`
+	// RemoteToken names the secret with the token for RemoteAPI: env:VARIABLE, or a credential of the account local.
+	RemoteToken string `yaml:"remoteToken" json:"remoteToken"`
 	// RunTokenKeys are the names of one or two secrets that contain keys of run tokens, which authenticate gateway runs:
 	// env:VARIABLE, or the name of a credential of the account local. The first key signs run tokens, and all keys verify them.
 	RunTokenKeys []string `yaml:"runTokenKeys" json:"runTokenKeys"`

@@ -15,7 +15,7 @@ import (
 const (
 	remoteTTL        = 24 * time.Hour   // validity of a registration; without renewal, as after the loss of this host, it ends
 	remoteRenewAfter = time.Hour        // age at which a registration is renewed
-	remoteRetry      = 5 * time.Second  // interval at which Run updates registrations
+	remoteInterval   = 5 * time.Second  // interval at which failed requests are repeated, and old registrations are renewed
 	remoteTimeout    = 10 * time.Second // timeout of one request
 	remoteAttempts   = 3                // tries before register returns an error
 )
@@ -175,7 +175,7 @@ func (r *RemoteRuns) put(ctx context.Context, x *remoteRun) error {
 
 // Run keeps the registrations up to date until ctx is done.
 func (r *RemoteRuns) Run(ctx context.Context) error {
-	tick := time.NewTicker(remoteRetry)
+	tick := time.NewTicker(remoteInterval)
 	defer tick.Stop()
 	failing := false
 	for {

@@ -18,7 +18,7 @@ type SettingsConfig struct {
 	WarmScript      string         // script of the scripted model that is used to make warm snapshots
 	Listen          []string       // addresses of the daemon's listeners, which no sandbox may reach
 	PublicAddresses []netip.Prefix // networks that lead to this machine although none of its interfaces has an address in them
-	Wire            WireProcess    // informs the wire process of changes
+	Wire            WireProcess    // informs the wire process of changed settings
 	Log             *slog.Logger
 }
 
@@ -164,7 +164,7 @@ func (s *Settings) addWarmModel(cfg *caisson.GatewayConfig) {
 type CredentialWatcher struct {
 	Providers func() []caisson.Provider // returns the providers of the current offer
 	RunKeys   []string                  // names of secrets with keys of run tokens: credentials, or env:VARIABLE
-	Wire      WireProcess               // informs the wire process of changes
+	Wire      WireProcess               // informs the wire process of changed settings
 	Log       *slog.Logger
 }
 

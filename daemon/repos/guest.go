@@ -45,8 +45,9 @@ git -c core.hooksPath=/dev/null push -q "$url" "HEAD:refs/heads/$branch"
 
 // sandboxGit runs git in sandboxes.
 type sandboxGit struct {
-	exec func(ctx context.Context, sandbox string, req caisson.ExecRequest) (caisson.Process, error) // starts a process
-	dirs *directories
+	// exec starts a process in a sandbox.
+	exec func(ctx context.Context, sandbox string, req caisson.ExecRequest) (caisson.Process, error)
+	dirs *directories // directories of the repositories on the host, with the views that are cloned into sandboxes
 }
 
 // collect commits the changes in the clone at dir, and pushes HEAD to the grant's branch.

@@ -224,28 +224,28 @@ func (c *Core) Close() error {
 // Repos returns the API of the relay.
 func (c *Core) Repos() *Service { return c.service }
 
-// CheckRepo implements [caisson.Relay].
+// CheckRepo implements [caisson.Relay]. It checks, without a fetch, that the repository exists and may be used as req requests.
 func (c *Core) CheckRepo(ctx context.Context, account string, req caisson.RepoRequest) error {
 	_, err := c.access.check(ctx, account, req)
 	return err
 }
 
-// Grant implements [caisson.Relay].
+// Grant implements [caisson.Relay]. It grants a sandbox access to a repository, and clones the repository there.
 func (c *Core) Grant(ctx context.Context, a caisson.RepoAccess) (*caisson.RepoGrant, error) {
 	return c.access.grant(ctx, a)
 }
 
-// Deliver implements [caisson.Relay].
+// Deliver implements [caisson.Relay]. It creates a delivery of the work in a sandbox; nil if there is none.
 func (c *Core) Deliver(ctx context.Context, h caisson.DeliveryRequest) (*caisson.Delivery, error) {
 	return c.planner.deliver(ctx, h)
 }
 
-// Await implements [caisson.Relay].
+// Await implements [caisson.Relay]. It waits for the end of a delivery, for at most the time most.
 func (c *Core) Await(ctx context.Context, id caisson.ID, most time.Duration) (*caisson.Delivery, error) {
 	return c.queue.await(ctx, id, most)
 }
 
-// SandboxRemoved implements [caisson.Relay].
+// SandboxRemoved implements [caisson.Relay]. It removes the stores of a sandbox, except those that a delivery needs.
 func (c *Core) SandboxRemoved(ctx context.Context, sandbox caisson.ID) error {
 	return c.keeper.leave(ctx, sandbox)
 }

@@ -41,9 +41,9 @@ type head struct {
 	mac  []byte // Keyed hash of seq, hash and flaw, which authenticates them.
 }
 
-// gap represents the trimmed events with the numbers first to last, both included.
+// gap is the record that the events with the numbers first to last were trimmed: removed because of their age. It is no flaw.
 type gap struct {
-	first, last int64  // Numbers of the first and the last event.
+	first, last int64  // Numbers of the first and the last trimmed event.
 	hash, mac   []byte // Hash of the event with the number last; keyed hash that authenticates the other fields.
 }
 
@@ -55,24 +55,24 @@ func (c chain) next(prev []byte, l *storedEvent) []byte {
 	return c.sum("event", prev, encodeInt(l.seq), encodeInt(l.at), []byte(l.account), []byte(l.subject), l.doc)
 }
 
-// sealHead sets the MAC of h, which authenticates the other fields.
+// sealHead sets the MAC of h, the end of the chain. The MAC authenticates the other fields.
 func (c chain) sealHead(h *head) {
 	h.mac = c.sum("head", encodeInt(h.seq), h.hash, []byte(h.flaw))
 }
 
-// validHead reports whether h has the MAC that sealHead sets.
+// validHead reports whether h, the end of the chain, was not changed: whether it has the MAC that sealHead sets.
 func (c chain) validHead(h head) bool {
 	mac := h.mac
 	c.sealHead(&h)
 	return hmac.Equal(mac, h.mac)
 }
 
-// sealGap sets the MAC of g, which authenticates the other fields.
+// sealGap sets the MAC of g, a record of trimmed events. The MAC authenticates the other fields.
 func (c chain) sealGap(g *gap) {
 	g.mac = c.sum("gap", encodeInt(g.first), encodeInt(g.last), g.hash)
 }
 
-// validGap reports whether g has the MAC that sealGap sets.
+// validGap reports whether g, a record of trimmed events, was not changed: whether it has the MAC that sealGap sets.
 func (c chain) validGap(g gap) bool {
 	mac := g.mac
 	c.sealGap(&g)

@@ -11,7 +11,7 @@ import (
 
 // leaseStmts are the statements about the leases of journals. A journal has one lease for each budget and period.
 type leaseStmts struct {
-	since        *sql.Stmt // Returns the time from which on calls of a journal are covered by its lease.
+	since        *sql.Stmt // Returns the time of the first grant of a lease; calls from then on are deducted from it.
 	add          *sql.Stmt // Adds an amount to a lease, or inserts the lease.
 	held         *sql.Stmt // Sums the leases of a budget in a period, without those of one journal.
 	journalHeld  *sql.Stmt // Returns the lease of a journal for a budget in a period.
@@ -19,7 +19,7 @@ type leaseStmts struct {
 	removeBudget *sql.Stmt // Deletes the leases of a budget that a journal holds, of all periods.
 	removeEmpty  *sql.Stmt // Deletes a lease whose amounts are zero and whose budget was deleted.
 	insertLosses *sql.Stmt // Records the leases of a journal whose end is lost as losses: its calls may have spent them.
-	spendLosses  *sql.Stmt // Adds the losses recorded for a journal to the used amounts of the budgets.
+	spendLosses  *sql.Stmt // Adds the losses of a journal, leases that calls missing in it may have spent, to the used amounts.
 	remove       *sql.Stmt // Deletes all leases of a journal.
 }
 
@@ -52,8 +52,8 @@ func newLeaseStmts(p *preparer) leaseStmts {
 var heldQuery = `SELECT ` + sumSQL("max(usd, 0)") + `, ` + sumSQL("max(tokens, 0)") + `, ` + sumSQL("max(calls, 0)") + `
 	FROM lease WHERE budget = ? AND period_start = ?`
 
-// addLease adds a, which may be negative, to the lease of a journal for a budget in a period. since is the time in microseconds
-// since 1970 from which on the journal's calls are covered; 0 keeps the stored time.
+// addLease adds a, which may be negative, to the lease of a journal for a budget in a period. since is the time of the grant,
+// in microseconds since 1970, from which on the journal's calls are deducted from the lease; 0 keeps the stored time.
 func (l *ledger) addLease(ctx context.Context, tx *sql.Tx, journal caisson.ID, k periodKey, a caisson.Amount, since int64) error {
 	_, err := tx.StmtContext(ctx, l.leases.add).ExecContext(ctx, string(journal), k.budget, k.start, since,
 		clampSum(int64(a.USD)), clampSum(a.Tokens), clampSum(a.Calls))
@@ -130,7 +130,7 @@ func (l *ledger) grant(ctx context.Context, tx *sql.Tx, journal caisson.ID, b *c
 	if _, err := tx.StmtContext(ctx, l.insertJournal).ExecContext(ctx, string(journal)); err != nil {
 		return caisson.Lease{}, err
 	}
-	// An empty lease is also stored, because it records the time from which on calls of the journal are covered.
+	// An empty lease is also stored, with the time of the grant: only calls that begin later are deducted from leases.
 	return lease, l.addLease(ctx, tx, journal, k, lease.Granted, now.UnixMicro())
 }
 

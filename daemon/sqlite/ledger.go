@@ -69,7 +69,7 @@ func newLedger(p *preparer, now func() time.Time) *ledger {
 	}
 }
 
-// Ingest implements [caisson.LedgerStore]. It also returns Conflict if the journal is closed.
+// Ingest implements [caisson.LedgerStore]. It adds the calls of a part of a journal. Returns Conflict if the journal is closed.
 func (l *ledger) Ingest(ctx context.Context, journal caisson.ID, from, to int64, calls []caisson.Call) error {
 	if from < 0 || to < from {
 		return caisson.Errorf(caisson.Internal, "journal %s cannot be ingested from %d to %d", journal, from, to)
@@ -112,14 +112,14 @@ func (l *ledger) journalState(ctx context.Context, tx *sql.Tx, journal caisson.I
 	return offset, closed, err
 }
 
-// Offset implements [caisson.LedgerStore].
+// Offset implements [caisson.LedgerStore]. It returns the offset up to which a journal was ingested; 0 for an unknown journal.
 func (l *ledger) Offset(ctx context.Context, journal caisson.ID) (offset int64, err error) {
 	var closed bool
 	err = l.offset.QueryRowContext(ctx, string(journal)).Scan(&offset, &closed)
 	return offset, l.db.explainRow(err, nil)
 }
 
-// Open implements [caisson.LedgerStore].
+// Open implements [caisson.LedgerStore]. It returns the ids of the journals that are not closed.
 func (l *ledger) Open(ctx context.Context) ([]caisson.ID, error) {
 	ids, err := readRows(func(s scanner) (id caisson.ID, err error) {
 		err = s.Scan((*string)(&id))
@@ -150,8 +150,8 @@ func (l *ledger) newBatch(ctx context.Context, tx *sql.Tx, journal caisson.ID) *
 	}
 }
 
-// budgetKey is the key of a budget, together with the account whose calls it may limit.
-type budgetKey struct{ account, key string }
+// budgetKey is the key of a budget, such as "run/ID", together with the account whose calls it may limit.
+type budgetKey struct{ account, budget string }
 
 // periodKey identifies a budget in one of its periods.
 type periodKey struct {
@@ -164,7 +164,7 @@ type budgetShare struct {
 	leasedSince int64          // Time of the journal's first lease in the period, in microseconds since 1970.
 	leased      bool           // Whether the journal has a lease in the period; otherwise leasedSince is not valid.
 	used        caisson.Amount // Amount of all calls.
-	held        caisson.Amount // Amount of the calls that are covered by the lease.
+	held        caisson.Amount // Amount of the calls from leasedSince on, which is deducted from the lease.
 }
 
 // sumKey is the key of a row of the table usage, which has the sums of the calls of one hour.
@@ -179,7 +179,7 @@ type sumKey struct {
 	model   string
 }
 
-// add inserts a call, and adds it to the sums and to the shares of its budgets, unless the call is already stored.
+// add inserts a call, and adds it to the sums of its hour and to what its budgets have used, unless the call is already stored.
 func (b *batch) add(ctx context.Context, c *caisson.Call) error {
 	doc, err := json.Marshal(c)
 	if err != nil {
@@ -251,7 +251,7 @@ func (b *batch) period(ctx context.Context, k budgetKey) (*sql.NullString, error
 	p := b.budgets[k]
 	if p == nil {
 		p = &sql.NullString{}
-		err := noRows(b.tx.StmtContext(ctx, b.l.budgets.period).QueryRowContext(ctx, k.key, k.account).Scan(p))
+		err := noRows(b.tx.StmtContext(ctx, b.l.budgets.period).QueryRowContext(ctx, k.budget, k.account).Scan(p))
 		if err != nil {
 			return nil, err
 		}
@@ -260,7 +260,7 @@ func (b *batch) period(ctx context.Context, k budgetKey) (*sql.NullString, error
 	return p, nil
 }
 
-// addToBudgets adds the amount of c to the share of a budget, if the budget exists.
+// addToBudgets adds the amount of c to what the batch uses of the budget with the given key, if the budget exists.
 func (b *batch) addToBudgets(ctx context.Context, key string, c *caisson.Call) error {
 	period, err := b.period(ctx, budgetKey{c.Account, key})
 	if err != nil || !period.Valid {

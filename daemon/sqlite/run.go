@@ -77,7 +77,8 @@ func newRuns(p *preparer, now func() time.Time) *runs {
 	return s
 }
 
-// Insert implements [caisson.RunStore]. All runs of the lineage must belong to the account.
+// Insert implements [caisson.RunStore]. The runs of which r is a sub-run, its lineage, must belong to the account of r. live is
+// the maximum number of the account's unfinished runs, not counting sub-runs; 0 means no limit.
 func (s *runs) Insert(ctx context.Context, r *caisson.Run, live int) error {
 	if err := checkRun(r); err != nil {
 		return err

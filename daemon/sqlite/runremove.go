@@ -16,7 +16,7 @@ const (
 )
 
 // runRemovalStmts are the statements for removing runs, for writing transactions. The position of a removed run in lists is
-// recorded in the table run_gone. The record is marked as cleared when the events of the run have been removed too.
+// recorded in the table run_gone, so that a listing can continue there. Its column cleared is set when the events are removed.
 type runRemovalStmts struct {
 	find          *sql.Stmt // Returns a run by ID and account.
 	old           *sql.Stmt // Returns runs that ended before a time.
@@ -110,8 +110,8 @@ func scanRemovedRun(s scanner) (g removedRun, err error) {
 	return g, err
 }
 
-// remove deletes runs without their events. It records the positions of the runs in lists, and that their events must still be
-// removed.
+// remove deletes runs without their events. It records that their events must still be removed, and the positions of the runs in
+// lists of runs, so that a client that has listed a part can continue after a run that is gone.
 func (s *runs) remove(ctx context.Context, tx *sql.Tx, gone []removedRun) error {
 	remove, remember := tx.StmtContext(ctx, s.removal.remove), tx.StmtContext(ctx, s.removal.recordRemoved)
 	for _, g := range gone {

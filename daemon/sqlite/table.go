@@ -13,7 +13,8 @@ import (
 // continue after an object that has been deleted in the meantime.
 const maxRemovedPositions = 10_000
 
-// table implements [caisson.Table] on the SQL table of its kind.
+// table implements [caisson.Table] on the SQL table of its kind. It records the positions of deleted objects in lists, so that a
+// listing can continue after such an object. Objects that are listed by name (kind.byName) need no such records.
 type table[T any] struct {
 	docs[T]
 	kind          objectKind[T]
@@ -21,8 +22,8 @@ type table[T any] struct {
 	txLookup      lookup       // Finds an object, in a writing transaction.
 	position      pagePosition // Finds the start of a page of List; not used if kind.byName.
 	remove        *sql.Stmt    // Deletes an object by seq.
-	recordRemoved *sql.Stmt    // Records the position of a deleted object in lists; nil if kind.byName.
-	pruneRemoved  *sql.Stmt    // Deletes the oldest positions that recordRemoved has recorded; nil if kind.byName.
+	recordRemoved *sql.Stmt    // Records the position in lists of a deleted object; nil if kind.byName.
+	pruneRemoved  *sql.Stmt    // Deletes the oldest recorded positions of deleted objects; nil if kind.byName.
 }
 
 // lookup contains the statements that find an object by key or name.

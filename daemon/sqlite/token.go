@@ -13,10 +13,10 @@ import (
 // tokens implements [caisson.TokenStore].
 type tokens struct {
 	db     *db
-	insert *sql.Stmt
+	insert *sql.Stmt // Inserts a token.
 	find   *sql.Stmt // Returns a token by its hash.
 	used   *sql.Stmt // Sets the time of the last use of a token.
-	list   *sql.Stmt
+	list   *sql.Stmt // Returns the tokens of an account, or all tokens, newest first.
 	remove *sql.Stmt // Deletes a token by ID and account.
 }
 
@@ -56,7 +56,7 @@ func (t *tokens) Insert(ctx context.Context, tok *caisson.Token, hash [32]byte) 
 	return err
 }
 
-// Find implements [caisson.TokenStore].
+// Find implements [caisson.TokenStore]. It returns the unexpired token with the given hash; Unauthed if there is none.
 func (t *tokens) Find(ctx context.Context, hash [32]byte, now time.Time) (*caisson.Token, error) {
 	tok, err := scanToken(t.find.QueryRowContext(ctx, hash[:]))
 	switch {
@@ -81,12 +81,12 @@ func (t *tokens) List(ctx context.Context, in caisson.Scope) ([]*caisson.Token, 
 	return all, t.db.explain(err)
 }
 
-// Delete implements [caisson.TokenStore].
+// Delete implements [caisson.TokenStore]. It returns NotFound if the token does not exist or belongs to another account.
 func (t *tokens) Delete(ctx context.Context, in caisson.Scope, id caisson.ID) error {
 	return t.db.writeFound(ctx, noToken(id), t.remove, string(id), accountParam(in))
 }
 
-// noToken returns the error for a token that does not exist in the scope.
+// noToken returns the NotFound error for a token that does not exist, or that belongs to another account than the requested one.
 func noToken(id caisson.ID) error {
 	return caisson.Errorf(caisson.NotFound, "there is no token %.40q; see caisson token ls", string(id))
 }

@@ -12,19 +12,19 @@ import (
 // trimBatch is the number of rows that one transaction trims at most, so that other writers are not blocked for long.
 const trimBatch = 1000
 
-// insertGap records a range of trimmed events as a gap.
+// insertGap inserts a gap: the record that the events with the numbers first to last were trimmed.
 const insertGap = `INSERT INTO event_gap (first, last, hash, mac) VALUES (?, ?, ?, ?)`
 
-// trimStmts are the statements for trimming events.
+// trimStmts are the statements for trimming events: removing old ones. A gap is the record of a range of trimmed events.
 type trimStmts struct {
 	find      *sql.Stmt // Returns the first and the last number of the next batch of events to trim; only reads.
 	old       *sql.Stmt // Returns the events to trim in a range of numbers.
 	hash      *sql.Stmt // Returns the hash of an event.
 	remove    *sql.Stmt // Deletes the events in a range of numbers.
-	gapBefore *sql.Stmt // Returns the gap whose last event has a given number.
-	gapAfter  *sql.Stmt // Returns the gap whose first event has a given number.
-	removeGap *sql.Stmt // Deletes the gap whose first event has a given number.
-	insertGap *sql.Stmt // Inserts a gap.
+	gapBefore *sql.Stmt // Returns the gap whose last trimmed event has a given number.
+	gapAfter  *sql.Stmt // Returns the gap whose first trimmed event has a given number.
+	removeGap *sql.Stmt // Deletes the gap whose first trimmed event has a given number.
+	insertGap *sql.Stmt // Inserts a gap, the record that a range of events was trimmed.
 }
 
 // newTrimStmts prepares the statements for trimming events.
@@ -98,8 +98,8 @@ func (s *events) removeAll(ctx context.Context, tx *sql.Tx, old []storedEvent) e
 	return nil
 }
 
-// removeSequence removes events with consecutive numbers and records them as a gap. flaw describes a problem with the events, or
-// is "". If there is a problem, no gap is recorded.
+// removeSequence removes events with consecutive numbers and records in a gap that they were trimmed. flaw describes a problem
+// with the events, or is "". If there is a problem, no gap is recorded.
 func (s *events) removeSequence(ctx context.Context, tx *sql.Tx, run []storedEvent) (flaw string, err error) {
 	g := gap{first: run[0].seq, last: run[len(run)-1].seq}
 	if _, err := tx.StmtContext(ctx, s.trim.remove).ExecContext(ctx, g.first, g.last); err != nil {
@@ -160,7 +160,8 @@ func (s *events) mergeGap(ctx context.Context, tx *sql.Tx, g gap, continues bool
 	return "", err
 }
 
-// gapAt returns the gap that stmt (gapBefore or gapAfter) finds for the event number seq, and reports whether there is one.
+// gapAt returns the record of the trimmed events that end with the number seq, if stmt is gapBefore, or begin with it, if stmt is
+// gapAfter, and reports whether there is one.
 func (s *events) gapAt(ctx context.Context, tx *sql.Tx, stmt *sql.Stmt, seq int64) (g gap, found bool, err error) {
 	g, err = scanGap(tx.StmtContext(ctx, stmt).QueryRowContext(ctx, seq))
 	return g, err == nil, noRows(err)

@@ -9,12 +9,12 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// chainWalk follows the chain of events from its start and compares it with the stored events and gaps.
+// chainWalk follows the chain of events and compares it with the stored events and with gaps, the records of trimmed events.
 type chainWalk struct {
 	chain     chain // Computes the hashes of events.
-	gaps      []gap // The gaps of trimmed events that are not checked yet, in order.
+	gaps      []gap // Records of trimmed events that are not checked yet, in order.
 	at        head  // Position: number and hash of the last event that was checked, or that belongs to a checked gap.
-	notedHead *head // A head that a user noted earlier, to be compared with the chain; nil if there is none, or once compared.
+	notedHead *head // Head of the chain that a user noted earlier; nil if there is none, or once it was compared.
 	first     int64 // Number of the first stored event; 0 before the walk has reached it.
 	count     int64 // Number of stored events that were checked.
 }
@@ -77,8 +77,8 @@ func (w *chainWalk) compareWithHead(h head) (problem string) {
 	return ""
 }
 
-// pass moves the position to the event with the number seq and the given hash. If the noted head has the same number, it compares
-// the hashes. It returns a description of a problem, or "".
+// pass moves the position to the event with the number seq and the given hash. If a user noted the head of the
+// chain when this event was the last one, it compares the hashes. It returns a description of a problem, or "".
 func (w *chainWalk) pass(seq int64, hash []byte) (problem string) {
 	w.at.seq, w.at.hash = seq, hash
 	if w.notedHead != nil && w.notedHead.seq == seq {
@@ -98,8 +98,8 @@ func missing(first, last int64) string {
 	return fmt.Sprintf("the events %d to %d are missing", first, last)
 }
 
-// Verify implements [caisson.EventStore]. It reads one state of the database and does not block writers. noted is a head that
-// a user noted earlier, or "".
+// Verify implements [caisson.EventStore]. It reads one state of the database and does not block writers. noted is the head of
+// the chain, as caisson audit head printed it when a user noted it earlier, or "".
 func (s *events) Verify(ctx context.Context, noted string) (*caisson.AuditReport, error) {
 	w := &chainWalk{chain: s.chain, at: head{hash: rootHash()}}
 	if noted != "" {

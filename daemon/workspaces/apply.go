@@ -26,7 +26,7 @@ type syncs struct {
 	jobs     worker.Starter // starts worker jobs
 	store    caisson.WorkspaceStore
 	events   caisson.Publisher
-	removals *removalCounts // counts of own files that limit the removals of automatic syncs
+	removals *removalCounts // numbers of existing and removed own files, which limit what automatic syncs remove
 	log      *slog.Logger
 }
 

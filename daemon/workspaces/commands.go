@@ -24,15 +24,15 @@ const (
 	retryOtherDelay = 2 * time.Minute  // delay of a sync of other changes than the refused ones
 )
 
-// refusedFile records the last command that failed, and the changes that it was run on.
+// refusedFile records the last command that failed on a workspace's changes, and the changes that it was run on.
 const refusedFile = "refused.json"
 
-// A refusal is the result of the last command that failed.
+// A refusal records that a configured command, which checks the changes of a workspace before a sync, has failed.
 type refusal struct {
 	Key     string            // hash of the plan that the command checked, and of all commands
 	At      time.Time         // time when the command failed
-	Changes map[string]string // hashes of the refused changes by path, as in the review
-	Finding caisson.Finding   // finding that is added to these changes
+	Changes map[string]string // hashes of the changes that the command checked, by path, as in the review
+	Finding caisson.Finding   // finding that the next reviews add to the changes in Changes
 }
 
 // runCommands runs the configured commands on the chosen changes, one after another, each in a separate sandbox. It
@@ -72,7 +72,7 @@ func (s *syncRun) runCommands(ctx context.Context, chosen selection) ([]string, 
 	return ran, nil
 }
 
-// refusals stores which changes commands have refused.
+// refusals stores, for each workspace, on which changes a configured command has failed.
 type refusals struct {
 	directory
 	commands []Command // commands that the administrator has configured
@@ -107,7 +107,7 @@ func (s *syncRun) refuse(ctx context.Context, chosen selection, key string, cmd 
 	return errors.Join(err, durable.WriteJSON(s.c.dir(s.w.ID, refusedFile), no))
 }
 
-// lastRefusal returns the last refusal in a workspace; the zero refusal if there was none since the last apply.
+// lastRefusal returns the record of the last command that failed on a workspace's changes; zero if none since the last apply.
 func (c refusals) lastRefusal(w caisson.ID) (no refusal, err error) {
 	return no, readJSON(c.dir(w, refusedFile), &no)
 }

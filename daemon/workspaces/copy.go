@@ -55,8 +55,8 @@ func hasCopy(w *caisson.Workspace) bool {
 	return w.Kind == caisson.WorkspaceCopy && w.State == caisson.WorkspaceLive
 }
 
-// clearApplied is called after the layer of w was emptied. If the sandbox of w sees a copy, which lacks the applied changes, it
-// discards the record of these changes: it empties the base, which is then saved again. The caller must hold the lock of w.
+// clearApplied is called after the layer of w was emptied. If the sandbox of w sees a copy of the host directory, which lacks the
+// applied changes, it empties the base, which records these changes and is then saved again. The caller must hold the lock of w.
 func (c *layerFiles) clearApplied(w *caisson.Workspace) error {
 	if !hasCopy(w) {
 		return nil
@@ -73,8 +73,8 @@ func (c *layerFiles) clearApplied(w *caisson.Workspace) error {
 	return nil
 }
 
-// unmarkApplied is called before paths are dropped from the layer of w. If the sandbox of w sees a copy, which lacks the
-// applied changes, it discards the record that changes of these paths were applied.
+// unmarkApplied is called before paths are dropped from the layer of w. If the sandbox of w sees a copy of the host
+// directory, which lacks the applied changes, it discards the record that changes of these paths were applied.
 func (c *layerFiles) unmarkApplied(ctx context.Context, w *caisson.Workspace, paths []string) error {
 	if !hasCopy(w) || len(paths) == 0 {
 		return nil

@@ -22,7 +22,7 @@ import (
 // Names of files and directories in the directory of a workspace, except topDir and removalDir.
 const (
 	topDir       = "workspaces"   // directory of all workspaces, in the data directory
-	removalDir   = "removals"     // counts that limit automatic removals: one file for each host directory; beside topDir
+	removalDir   = "removals"     // for each host directory its numbers of existing and removed own files; beside topDir
 	upperDir     = "layers/upper" // files that the sandbox has written
 	workDir      = "layers/work"  // working directory of overlayfs
 	maskDir      = "mask"         // layer of whiteouts for hidden files
@@ -47,7 +47,7 @@ type layerFiles struct {
 	directory
 	jobs         worker.Starter // starts worker jobs
 	hidden       []string       // patterns of the names of files that are hidden from sandboxes
-	removals     *removalCounts // counts of own files that limit the removals of automatic syncs
+	removals     *removalCounts // numbers of existing and removed own files, which limit what automatic syncs remove
 	log          *slog.Logger
 	background   *background.Group // runs work that no request waits for
 	locks        keylock.Locks     // held while a workspace is read or changed, by id

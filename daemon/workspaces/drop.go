@@ -15,8 +15,8 @@ import (
 // A dropPlan describes how one change is removed from a layer.
 type dropPlan struct {
 	paths []string // paths to remove, with everything below them
-	chmod string   // path of a directory of which only the mode is restored; "" for none
-	mode  uint32   // permissions that are restored for the directory chmod
+	dir   string   // path of a directory of which only the permissions are restored; "" for none
+	mode  uint32   // permissions that are restored: those that dir had in the host directory
 }
 
 // planDrops returns how the changes at the paths in drop are removed from the layer. Returns an error if that would remove
@@ -36,7 +36,7 @@ func (s *syncRun) planDrops(r *review, chosen selection, drop []string) ([]dropP
 		}
 		ch := r.Changes[i].Change
 		if ch.Type == "dir" && ch.Kind == caisson.ChangeMode {
-			list = append(list, dropPlan{chmod: name, mode: ch.OldMode & 0o777})
+			list = append(list, dropPlan{dir: name, mode: ch.OldMode & 0o777})
 			continue
 		}
 		d := dropPlan{paths: []string{name}}
@@ -76,8 +76,8 @@ func (s *syncRun) drop(ctx context.Context, list []dropPlan) error {
 	}
 	defer upper.Close()
 	for _, d := range list {
-		if d.chmod != "" {
-			if err := upper.Chmod(d.chmod, fs.FileMode(d.mode)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if d.dir != "" {
+			if err := upper.Chmod(d.dir, fs.FileMode(d.mode)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
 		}

@@ -15,8 +15,9 @@ import (
 // showFile contains the patterns of names that a workspace does not hide.
 const showFile = "show.json"
 
-// hiddenPatterns returns the patterns of names to hide in the host directory of w, derived from those in hide, which may also
-// match the path of that directory or begin with the last names of the path. Returns Invalid if a pattern is malformed.
+// hiddenPatterns returns hide, the patterns of files to hide from the sandbox of w, and those that follow from them for its host
+// directory: one for all files if hide, with the exceptions show, hides the directory or a parent of it; and the rest of a
+// pattern that begins with the last names of the directory's path. Returns Invalid if a pattern is malformed.
 func hiddenPatterns(w *caisson.Workspace, hide, show []string) ([]string, error) {
 	mask, err := baseline.NewMask(hide, show)
 	if err != nil {
@@ -30,7 +31,7 @@ func hiddenPatterns(w *caisson.Workspace, hide, show []string) ([]string, error)
 }
 
 // scan writes the manifest, which records the state of the host directory, and hides the files that must be hidden,
-// except those with names that match a pattern in show. mode is the mode of the directory.
+// except those with names that match a pattern in show. mode is the mode of the host directory.
 func (c *layerFiles) scan(ctx context.Context, w *caisson.Workspace, show []string, mode uint32) error {
 	if w.Kind == caisson.WorkspaceDirect {
 		w.Warning = "The sandbox writes to the directory itself: nothing is hidden or reviewed, and nothing can be undone."
@@ -76,7 +77,7 @@ func (c *layerFiles) scan(ctx context.Context, w *caisson.Workspace, show []stri
 			return durable.DiskFull(err)
 		}
 	}
-	return layer.Chmod(os.FileMode(mode & 0o777)) // the guest sees this mode; no job writes to the mask any more
+	return layer.Chmod(os.FileMode(mode & 0o777)) // the sandbox sees this mode; no job writes any more to the layer
 }
 
 // saveBase saves the small files of the host directory, or of its copy, as the base for merges.

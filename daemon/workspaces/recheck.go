@@ -28,11 +28,11 @@ func (s *syncRun) makeParts(ctx context.Context, p selection) error {
 }
 
 // recheck checks the chosen changes again, as if the other changes of the review did not exist: whether names collide or a
-// symlink leads out of the directory depends on which changes are applied. If alone is true, changes that no longer pass are
+// symlink leads out of the directory depends on which changes are applied. If exclude is true, changes that no longer pass are
 // removed from the choice; otherwise they cause a Denied error.
-func (s *syncRun) recheck(ctx context.Context, p selection, alone bool) error {
+func (s *syncRun) recheck(ctx context.Context, p selection, exclude bool) error {
 	for {
-		again, err := s.recheckOnce(ctx, p, alone)
+		again, err := s.recheckOnce(ctx, p, exclude)
 		if err != nil || !again {
 			return err
 		}
@@ -40,9 +40,9 @@ func (s *syncRun) recheck(ctx context.Context, p selection, alone bool) error {
 	}
 }
 
-// recheckOnce makes one pass of recheck. It returns true if it has removed changes from the choice, so that another pass is
-// needed.
-func (s *syncRun) recheckOnce(ctx context.Context, p selection, alone bool) (again bool, err error) {
+// recheckOnce checks the chosen changes again, as if the others did not exist. If exclude is true, it removes changes that no
+// longer pass from the choice, and then returns true: the rest must be checked again. Otherwise they cause a Denied error.
+func (s *syncRun) recheckOnce(ctx context.Context, p selection, exclude bool) (again bool, err error) {
 	if n := len(p.chosen); n == 0 || n == len(p.review.Changes) && len(p.parts) == 0 {
 		return false, nil
 	}
@@ -62,7 +62,7 @@ func (s *syncRun) recheckOnce(ctx context.Context, p selection, alone bool) (aga
 		was := p.review.Changes[at[j]].Change.Verdict
 		switch {
 		case ch.Verdict == caisson.VerdictPass || ch.Verdict == was:
-		case alone:
+		case exclude:
 			delete(p.chosen, at[j])
 			again = true
 		default:

@@ -18,38 +18,38 @@ import (
 
 const (
 	checkRemoval = "removal"       // name of the check of removals, in findings
-	removalFile  = "removals.json" // counts of a workspace, in its directory; only earlier versions wrote it
-	// If the MaxFiles of a directory is less than fewFiles, automatic syncs may remove any number of its files.
+	removalFile  = "removals.json" // numbers of own files, in the directory of a workspace; only earlier versions wrote it
+	// fewFiles is a number of own files: of a host directory that has had fewer, automatic syncs may remove any number.
 	fewFiles = 10
 )
 
-// removalCount has the counts of a host directory's own files: those that are neither hidden, nor downloaded or generated, nor
-// part of git. Only syncs and new workspaces update the counts.
+// removalCount has the numbers of a host directory's own files, by which automatic syncs are kept from removing more than half
+// of them. Own files are neither hidden, nor downloaded or generated, nor part of git. Only syncs and new workspaces update it.
 type removalCount struct {
-	Files    int64        // existing files, except those that automatic syncs have created
-	Removed  int64        // files that automatic syncs have removed since a person last removed files
-	Auto     bool         // automatic syncs have created or removed files since a person last removed files
-	MaxFiles int64        // greatest sum of Files and Removed since a workspace was created while Auto was false
-	Held     []caisson.ID // workspaces for which an event reports that automatic syncs leave removals out
+	Files    int64        // existing own files, except those that automatic syncs have created
+	Removed  int64        // own files that automatic syncs have removed since a person last removed files
+	Auto     bool         // whether automatic syncs have created or removed own files since a person last removed files
+	MaxFiles int64        // greatest Files+Removed; starts anew if a workspace is created while the field Auto is false
+	Held     []caisson.ID // workspaces for which an event has reported that automatic syncs leave removals out
 
-	known bool // the counts were read from disk; otherwise no removal is applied automatically
+	known bool // whether the numbers were read from disk; if not, automatic syncs remove no own files
 }
 
-// tooMany reports whether automatic syncs must not remove n more files.
+// tooMany reports whether automatic syncs must not remove n more own files of the directory.
 func (r *removalCount) tooMany(n int64) bool {
 	return n > 0 && (!r.known || r.MaxFiles >= fewFiles && 2*(r.Removed+n) > r.Files+r.Removed)
 }
 
-// removalCounts stores a removalCount for each host directory, which limits how many own files automatic syncs remove. All
-// workspaces of a directory share the counts, so that several workspaces together cannot remove more files than a single one.
-// The counts are kept as long as the directory has a workspace, and for Settings.Keep after the last change.
+// removalCounts stores, for each host directory, the numbers of existing and removed own files that limit automatic syncs. All
+// workspaces of a directory share the numbers, so that several workspaces together cannot remove more files than a single one.
+// The numbers are kept as long as the directory has a workspace, and for Settings.Keep after the last change.
 type removalCounts struct {
-	dir        string     // directory with the counts, one file for each host directory
-	workspaces directory  // where earlier versions stored the counts, one file for each workspace
-	mu         sync.Mutex // held while a file is replaced
+	dir        string     // directory with a file for each host directory, which contains its numbers
+	workspaces directory  // where earlier versions stored the numbers, in a file for each workspace
+	mu         sync.Mutex // held while a file in dir is replaced or removed
 }
 
-// file returns the path of the file with the counts of the host directory of w.
+// file returns the path of the file with the numbers of existing and removed own files of the host directory of w.
 func (c *removalCounts) file(w *caisson.Workspace) string {
 	name := string(w.ID)
 	if w.Inode != 0 {
@@ -58,9 +58,9 @@ func (c *removalCounts) file(w *caisson.Workspace) string {
 	return filepath.Join(c.dir, name+".json")
 }
 
-// read returns the counts of the host directory of w. If none are stored, it returns zero counts whose field known is false.
+// read returns the numbers of existing and removed own files of the host directory of w; with known false if none are stored.
 func (c *removalCounts) read(w *caisson.Workspace) (had removalCount, err error) {
-	var stored *removalCount // nil if there are no counts
+	var stored *removalCount // nil if none are stored
 	if err := readJSON(c.file(w), &stored); err != nil || stored == nil {
 		return had, err
 	}
@@ -68,7 +68,7 @@ func (c *removalCounts) read(w *caisson.Workspace) (had removalCount, err error)
 	return *stored, nil
 }
 
-// update calls change with the counts of the host directory of w, and stores them if change returns true.
+// update calls change with the numbers of existing and removed own files of w's directory, and stores them if it returns true.
 func (c *removalCounts) update(w *caisson.Workspace, change func(*removalCount) bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -80,9 +80,9 @@ func (c *removalCounts) update(w *caisson.Workspace, change func(*removalCount) 
 	return durable.WriteJSON(c.file(w), had)
 }
 
-// addWorkspace updates the counts when another workspace of the directory is created. files is the present number of the
-// directory's own files. If automatic syncs have created or removed files since a person last removed files, Files can only
-// decrease, because the files that were added since may be those of automatic syncs; otherwise counting starts again with files.
+// addWorkspace updates the numbers of own files when another workspace of the directory is created. files is the present number
+// of them. If automatic syncs have created or removed files since a person last removed files, Files can only decrease, because
+// the files that were added since may be those of automatic syncs; otherwise counting starts again with files.
 func (c *removalCounts) addWorkspace(w *caisson.Workspace, files int64) error {
 	return c.update(w, func(had *removalCount) bool {
 		if had.Auto {
@@ -95,8 +95,8 @@ func (c *removalCounts) addWorkspace(w *caisson.Workspace, files int64) error {
 	})
 }
 
-// mergeOld adds the counts that an earlier version has stored for the workspace w to the counts of its host directory, and
-// removes the file of the earlier version.
+// mergeOld adds the numbers of own files that an earlier version has stored for the workspace w to those of its host directory,
+// and removes the file of the earlier version.
 func (c *removalCounts) mergeOld(w *caisson.Workspace) error {
 	var old *removalCount // nil if there are none
 	file := c.workspaces.dir(w.ID, removalFile)
@@ -106,7 +106,8 @@ func (c *removalCounts) mergeOld(w *caisson.Workspace) error {
 	err := c.update(w, func(had *removalCount) bool {
 		if !had.known {
 			if old.Files+old.Removed < fewFiles {
-				return false // the counts stay unknown, because syncs may have created all files of the directory
+				// Known numbers this small would allow all removals, but they leave out files that syncs have created.
+				return false
 			}
 			had.Files = old.Files
 		}
@@ -119,7 +120,8 @@ func (c *removalCounts) mergeOld(w *caisson.Workspace) error {
 	return os.Remove(file)
 }
 
-// clean removes the files of counts that were last written before the given time and whose names are not in used.
+// clean removes the files with the numbers of existing and removed own files of host directories that were last written before
+// the given time, except those with names in used, whose host directories have workspaces.
 func (c *removalCounts) clean(used map[string]bool, before time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -41,7 +41,7 @@ type reviews struct {
 	rules    check.Rules    // rules that changes must meet
 	store    caisson.WorkspaceStore
 	events   caisson.Publisher
-	removals *removalCounts // counts of own files that limit the removals of automatic syncs
+	removals *removalCounts // numbers of existing and removed own files, which limit what automatic syncs remove
 	writers  *writers       // finds the processes that changed files
 }
 

@@ -16,7 +16,7 @@ var _ caisson.Workspaces = (*Service)(nil)
 // errUnchanged is returned by update functions that find nothing to change, and cancels the update.
 var errUnchanged = errors.New("unchanged")
 
-// GetWorkspace implements [caisson.Workspaces].
+// GetWorkspace implements [caisson.Workspaces]. It returns a workspace of the caller's account.
 func (g *Service) GetWorkspace(ctx context.Context, ref string) (*caisson.Workspace, error) {
 	w, err := g.get(ctx, ref)
 	if err != nil {
@@ -34,7 +34,7 @@ func (g *Service) get(ctx context.Context, ref string) (*caisson.Workspace, erro
 	return g.c.cfg.Store.Workspaces().Get(ctx, in, ref)
 }
 
-// ListWorkspaces implements [caisson.Workspaces].
+// ListWorkspaces implements [caisson.Workspaces]. It returns a page of the account's workspaces, and whether more follow.
 func (g *Service) ListWorkspaces(ctx context.Context, f caisson.WorkspaceFilter) ([]*caisson.Workspace, bool, error) {
 	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
@@ -43,8 +43,8 @@ func (g *Service) ListWorkspaces(ctx context.Context, f caisson.WorkspaceFilter)
 	return g.c.cfg.Store.Workspaces().List(ctx, in, f)
 }
 
-// hold finds a workspace of the caller's account, and locks it until release is called. Returns Conflict if the workspace has
-// no layers, because its kind is direct.
+// hold finds a workspace of the caller's account, and locks it until release is called. Returns Conflict if the workspace is of
+// kind direct: its sandbox writes to the host directory itself, so that there is no layer with changes.
 func (g *Service) hold(ctx context.Context, ref string) (w *caisson.Workspace, release func(), err error) {
 	if w, err = g.get(ctx, ref); err != nil {
 		return nil, nil, err
@@ -63,7 +63,7 @@ func (g *Service) hold(ctx context.Context, ref string) (w *caisson.Workspace, r
 	return w, release, nil
 }
 
-// Reset implements [caisson.Workspaces].
+// Reset implements [caisson.Workspaces]. It discards all changes of a workspace whose sandbox is not running.
 func (g *Service) Reset(ctx context.Context, ref string) (*caisson.Workspace, error) {
 	w, release, err := g.hold(ctx, ref)
 	if err != nil {

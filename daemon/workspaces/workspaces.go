@@ -108,7 +108,7 @@ const (
 	maxReviews    = 8                // maximum number of reviews that are kept for one workspace
 	applyEvery    = 30 * time.Second // default interval of automatic applies
 	searchAfter   = time.Second      // default delay before the files of a new workspace are searched for secrets
-	cleanInterval = 10 * time.Minute // interval of the removal of old workspaces, reviews and counts
+	cleanInterval = 10 * time.Minute // interval of the removal of old workspaces, reviews and numbers of own files
 	// detachTimeout is the timeout for the work on a workspace that the removal of its sandbox waits for.
 	detachTimeout = 2 * time.Minute
 )
@@ -124,7 +124,7 @@ type Core struct {
 	layerFiles   *layerFiles    // files of workspaces on disk
 	secretSearch *secretSearch  // searches files for secrets
 	refusals     refusals       // changes that commands have refused
-	removals     *removalCounts // counts of own files that limit the removals of automatic syncs
+	removals     *removalCounts // numbers of existing and removed own files, which limit what automatic syncs remove
 	trials       *trials        // trials in progress
 	// layerLocks are held while a layer is mounted or changes in it are dropped, by workspace id; acquired after
 	// layerFiles.locks.

@@ -109,7 +109,7 @@ type authors struct {
 	at   map[string]int   // index in list of the record of a path
 }
 
-// newAuthors returns the index of the records in all, which may be nil.
+// newAuthors indexes by path the records in all of the processes that changed files in a workspace. all may be nil.
 func newAuthors(all *caisson.Writers) authors {
 	var a authors
 	if all == nil {

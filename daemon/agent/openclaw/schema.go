@@ -33,7 +33,7 @@ type enabled struct {
 
 // gateway is the section gateway of OpenClaw's configuration.
 type gateway struct {
-	Mode      string   `json:"mode"` // always "local": the gateway of OpenClaw runs on this machine
+	Mode      string   `json:"mode"` // where OpenClaw's gateway runs: always "local", on this machine
 	Port      int      `json:"port"` // port of OpenClaw's gateway
 	Bind      string   `json:"bind"` // interface that it listens on; always "loopback"
 	Auth      auth     `json:"auth"`
@@ -44,14 +44,14 @@ type gateway struct {
 			Chat enabled `json:"chatCompletions"` // API that accepts prompts; always on
 		} `json:"endpoints"`
 	} `json:"http"`
-	Reload struct { // reload of a changed configuration
-		Mode string `json:"mode"` // always "hybrid": with a restart only if the change requires one
+	Reload struct { // what OpenClaw's gateway does when its configuration has changed
+		Mode string `json:"mode"` // always "hybrid": the gateway loads it, and restarts only if the change requires that
 	} `json:"reload"`
 }
 
 // auth is the section gateway.auth of OpenClaw's configuration.
 type auth struct {
-	Mode string `json:"mode"` // always "none": requests need no token
+	Mode string `json:"mode"` // how requests are authenticated: always "none", they need no token
 }
 
 // update is the section update of OpenClaw's configuration.
@@ -63,7 +63,7 @@ type update struct {
 // discovery is the section discovery of OpenClaw's configuration.
 type discovery struct {
 	MDNS struct { // discovery with multicast DNS
-		Mode string `json:"mode"` // always "off"
+		Mode string `json:"mode"` // extent of this discovery; always "off"
 	} `json:"mdns"`
 }
 
@@ -83,7 +83,7 @@ type shellEnv struct {
 // otherwise start with the first prompt after a fork, when the clock has jumped.
 type session struct {
 	Maintenance struct { // maintenance of old conversations
-		Mode         string `json:"mode"`         // always "warn": old conversations are reported, not removed
+		Mode         string `json:"mode"`         // what happens to old ones: always "warn", they are reported, not removed
 		MaxDiskBytes bool   `json:"maxDiskBytes"` // false means no limit on the size of sessions; the sandbox limits its disk
 	} `json:"maintenance"`
 }
@@ -98,7 +98,7 @@ type skills struct {
 
 // models is the section models of OpenClaw's configuration.
 type models struct {
-	Mode           string              `json:"mode"`           // always "replace": Providers replaces OpenClaw's own list
+	Mode           string              `json:"mode"`           // always "replace": Providers replaces OpenClaw's own providers
 	CatalogRefresh enabled             `json:"catalogRefresh"` // downloads of OpenClaw's own list of models; always off
 	Providers      map[string]provider `json:"providers"`      // providers by name
 }

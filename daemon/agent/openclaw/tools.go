@@ -23,7 +23,7 @@ var deniedTools = []string{
 	"code_execution", "web_search", "x_search", "image_generate", "music_generate", "video_generate", "tts", // need an account
 }
 
-// toolGroups maps groups of tools to their members, which are all denied.
+// toolGroups maps the groups of tools that no model gets to their members. No agent can allow such a group or a member of it.
 var toolGroups = map[string][]string{
 	"group:automation": {"heartbeat_respond", "automations", "gateway", "plugins", "openclaw"},
 	"group:nodes":      {"nodes", "computer", "mobile_ui"},
