@@ -271,8 +271,8 @@ func (q *decisionQuota) take(now time.Time, n int64) (ok bool, dropped int64) {
 
 // A processState is the engine's state for one wire process, from its start to its exit.
 type processState struct {
-	m              *Manager
-	link           *link
+	m              *Manager      // the manager of all wires, which has started the process
+	link           *link         // the engine's end of the control connection to the process
 	decisions      decisionQuota // rate of decisions; used by listen only
 	tools          *limiter      // tool calls in progress
 	pendingStreams *limiter      // requests for streams that are not answered yet
@@ -452,9 +452,10 @@ func (s *processState) passDecisions(id caisson.ID, trace string, list []caisson
 	}
 }
 
-// feedLog sends log records of warnings and errors over the feed, the only way for the wire process to log.
+// feedLog is the writer for the wire process's log of warnings and errors, which the engine writes to its own log.
 type feedLog struct{ feed *feed }
 
+// Write sends p, a line of the wire process's log, over the feed to the engine.
 func (w feedLog) Write(p []byte) (int, error) {
 	w.feed.send(feedMessage{Log: string(p[:min(len(p), maxLine)])}) // an error is ignored: it could be logged nowhere else
 	return len(p), nil

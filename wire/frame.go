@@ -20,11 +20,12 @@ const (
 // stack has no use for (fragments, options, extension headers, multicast, foreign addresses) never reach code that would keep
 // state for them. It is stateless, and safe for concurrent use.
 type filter struct {
-	sandbox4, gateway4 netip.Addr
-	sandbox6, gateway6 netip.Addr
-	broadcast4         netip.Addr // broadcast address of the subnet
+	sandbox4, gateway4 netip.Addr // IPv4 addresses of the sandbox, and of the wire's gateway
+	sandbox6, gateway6 netip.Addr // their IPv6 addresses
+	broadcast4         netip.Addr // broadcast address of the wire's IPv4 subnet
 }
 
+// newFilter returns the filter for frames from a sandbox. It is the same for all wires, because they have the same addresses.
 func newFilter() *filter {
 	net4 := netip.MustParsePrefix(SandboxIPv4 + "/30").Masked().Addr().As4()
 	net4[3] |= 1<<(32-bitsIPv4) - 1

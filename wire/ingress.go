@@ -12,18 +12,17 @@ import (
 	caisson "github.com/caisson-dev/caisson"
 )
 
-// Limits on the requests of the ingress to the engine for connections to sandboxes: the number that may be unanswered at a time,
-// for one route or sandbox, and in total. The wire process enforces them, and refuses further requests. A request may stay
-// unanswered until its sandbox is resumed.
+// Limits on the requests of the ingress to the engine for connections to sandboxes: the number that may be unanswered at a time.
+// The wire process enforces them, and refuses further requests. A request may stay unanswered until its sandbox is resumed.
 const (
-	maxDials    = 256
-	maxAllDials = 2048
+	maxDials    = 256  // for one route, or for one sandbox if a signed URL without a route is used
+	maxAllDials = 2048 // for all routes and sandboxes together
 )
 
 // dialTimeout bounds how long a connection may wait for its sandbox.
 const dialTimeout = 90 * time.Second
 
-// maxDialBody bounds the token of a request for a connection, in bytes.
+// maxDialBody bounds the token of a signed URL in a request for a connection, in bytes.
 const maxDialBody = 512
 
 func newDialLimiter() *limiter { return newLimiter(maxDials, maxAllDials) }
@@ -117,10 +116,10 @@ type routeRequest struct {
 	Entry caisson.RouteRequest `json:"entry"`
 }
 
-// Limits on the logs of routes: the number of entries in a batch, and the interval between batches.
+// Limits on the entries that the wire process sends to the engine for the logs of routes, in batches.
 const (
-	maxRequestBatch = 64
-	batchInterval   = 200 * time.Millisecond
+	maxRequestBatch = 64                     // entries in a batch, of all routes
+	batchInterval   = 200 * time.Millisecond // time for which entries are collected in a batch before it is sent
 )
 
 // An accessLog sends log entries of requests to routes to the engine, in batches. Entries that do not fit into a batch are

@@ -61,7 +61,7 @@ func (s *processState) finishJournal(ctx context.Context, journal caisson.ID) {
 // journals is the set of journals to which a wire process writes. Safe for concurrent use.
 type journals struct {
 	mu  sync.Mutex
-	ids map[caisson.ID]bool // guarded by mu
+	ids map[caisson.ID]bool // ids of the journals; guarded by mu
 }
 
 func (j *journals) add(id caisson.ID) {
@@ -73,6 +73,7 @@ func (j *journals) add(id caisson.ID) {
 	j.ids[id] = true
 }
 
+// has reports whether the wire process writes to the journal with this id.
 func (j *journals) has(id caisson.ID) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -17,18 +17,18 @@ const replyTimeout = 15 * time.Second
 // A link is the engine's end of the control connection to one wire process. After a failed call the engine and the process may
 // disagree about which reply is next, or the process may be hostile: the process is killed, and the link cannot be used any more.
 type link struct {
-	conn     *net.UnixConn
-	pid      int
+	conn     *net.UnixConn // the control connection
+	pid      int           // id of the wire process
 	kill     func()        // kills the process
 	journals journals      // journals to which the process writes
-	token    chan struct{} // holds one token; a call takes it for its exchange, so that there is one exchange at a time
-	seq      uint32        // number of the latest request; used by the holder of the token only
-	buf      []byte        // for replies; used by hello, and by the holder of the token
+	lock     chan struct{} // a mutex for one request and its reply; it is locked while the channel is empty
+	seq      uint32        // number of the latest request; guarded by lock
+	buf      []byte        // buffer for replies; guarded by lock, except for the first message, which hello receives
 }
 
 func newLink(conn *net.UnixConn, pid int, kill func()) *link {
-	l := &link{conn: conn, pid: pid, kill: kill, token: make(chan struct{}, 1)}
-	l.token <- struct{}{}
+	l := &link{conn: conn, pid: pid, kill: kill, lock: make(chan struct{}, 1)}
+	l.lock <- struct{}{}
 	return l
 }
 
@@ -60,8 +60,8 @@ func (l *link) call(ctx context.Context, req request, body any, files ...*os.Fil
 		return reply{}, err // the request is too large; nothing was sent, so the process need not be killed
 	}
 	select {
-	case <-l.token:
-		defer func() { l.token <- struct{}{} }()
+	case <-l.lock:
+		defer func() { l.lock <- struct{}{} }()
 	case <-ctx.Done():
 		return reply{}, ctx.Err()
 	}
@@ -74,7 +74,7 @@ func (l *link) call(ctx context.Context, req request, body any, files ...*os.Fil
 	return r, err
 }
 
-// exchange sends a request and receives its reply. The caller must hold the token.
+// exchange sends a request and receives its reply. The caller must hold l.lock, so that no other request is sent meanwhile.
 func (l *link) exchange(req request, files []*os.File) (reply, error) {
 	if err := l.conn.SetDeadline(time.Now().Add(replyTimeout)); err != nil {
 		return reply{}, err

@@ -26,8 +26,8 @@ type sandboxWire struct {
 	flows      *flow.Forwarder
 	resolver   *dns.Resolver
 	report     *report.Recorder   // sends decisions to the engine
-	whyHandler http.Handler       // serves http://caisson.internal
-	whySlot    chan struct{}      // holds a token while a page of whyHandler is rendered or sent
+	whyHandler http.Handler       // serves http://caisson.internal: pages about the wire and its recent refusals
+	whySlot    chan struct{}      // full while a page of http://caisson.internal is rendered or sent: one at a time
 	ctx        context.Context    // ends when the wire is removed
 	cancel     context.CancelFunc // cancels ctx
 
@@ -41,7 +41,7 @@ type sandboxWire struct {
 	streams map[*stream]struct{} // streams to the engine; none is added once closing is set; guarded by mu
 }
 
-// newSandboxWire sets up a wire. It owns file and record, also if it fails.
+// newSandboxWire sets up a wire. It owns file (the TAP) and record (the file that records model calls, or nil), also if it fails.
 func (s *server) newSandboxWire(id caisson.ID, file, record *os.File, spec *caisson.WireSpec, decider caisson.Decider) (_ *sandboxWire, err error) {
 	w := &sandboxWire{whySlot: make(chan struct{}, 1)}
 	w.ctx, w.cancel = context.WithCancel(context.Background())
@@ -101,7 +101,7 @@ func (s *server) flowConfig(w *sandboxWire, st *stack.Stack) flow.Config {
 // decide returns the current compiled policy.
 func (w *sandboxWire) decide() caisson.Decider { return *w.decider.Load() }
 
-// explain returns the policy's verdict on a host name or address in the query of a /why page.
+// explain returns the policy's verdict on a host name or address for the page http://caisson.internal/why.
 func (w *sandboxWire) explain(host string) caisson.Verdict {
 	if a, err := netip.ParseAddr(host); err == nil {
 		return w.decide().DecideAddress("", a.Unmap())
@@ -196,7 +196,7 @@ func waitIdle(idle <-chan struct{}, wait time.Duration) bool {
 	}
 }
 
-// closeReport sends the decisions that were not sent yet to the engine, and closes the recording.
+// closeReport sends the decisions that were not sent yet to the engine, and closes the file that records model calls.
 func (w *sandboxWire) closeReport() {
 	if w.report != nil {
 		w.report.Close()
@@ -212,7 +212,7 @@ func (w *sandboxWire) stats() Stats {
 	return st
 }
 
-// setRecord closes the current recording and begins another in f. With nil, model calls are no longer recorded.
+// setRecord closes the file that records model calls, and lets f take its place. With nil, model calls are no longer recorded.
 func (w *sandboxWire) setRecord(f *os.File) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -235,18 +235,18 @@ func (w *sandboxWire) recorder() io.Writer {
 	return w.record
 }
 
-// maxRecording bounds the recording file of one sandbox, in bytes.
+// maxRecording bounds the file in which the model calls of one sandbox are recorded, in bytes.
 const maxRecording = 64 << 20
 
-// A recording is a file for prompts and answers. A write that does not fit is discarded as a whole.
+// A recording is a file with the prompts and answers of a sandbox's model calls. A write that does not fit is discarded whole.
 type recording struct {
 	mu        sync.Mutex
 	file      *os.File // guarded by mu; nil once closed
 	remaining int      // bytes that the file may still grow; guarded by mu
 }
 
-// newRecording returns a recording that appends to f. The size of f counts against maxRecording, because the engine opens the
-// same file again when it changes the wire's spec.
+// newRecording returns a recording of model calls that appends to f. The size of f counts against maxRecording, because the
+// engine opens the same file again when it changes the wire's spec.
 func newRecording(f *os.File) *recording {
 	r := &recording{file: f}
 	if info, err := f.Stat(); err == nil {
@@ -255,6 +255,7 @@ func newRecording(f *os.File) *recording {
 	return r
 }
 
+// Write appends p, a record of one model call. If p does not fit into the file, it writes nothing and returns an error.
 func (r *recording) Write(p []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -474,12 +474,13 @@ func (s *server) dial(ctx context.Context, network, addr string) (net.Conn, erro
 // A coalescer coalesces events that occur within coalesceDelay into one call of fn.
 type coalescer struct {
 	pending atomic.Bool // a call of fn is scheduled
-	fn      func()
+	fn      func()      // called coalesceDelay after the first event
 }
 
 // coalesceDelay is the time from the first event that a coalescer gets to its call of fn.
 const coalesceDelay = 50 * time.Millisecond
 
+// newCoalescer returns a coalescer that calls tell once for all events that occur within coalesceDelay.
 func newCoalescer(tell func()) *coalescer { return &coalescer{fn: tell} }
 
 // trigger records an event: it schedules a call of fn unless one is scheduled already.

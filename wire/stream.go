@@ -14,11 +14,11 @@ import (
 	caisson "github.com/caisson-dev/caisson"
 )
 
-// Limits on open streams: of one sandbox, and of all. The wire process counts a stream from its request until it is closed, the
-// engine until the job at its other end has exited, which is slightly later.
+// Limits on open streams. The wire process counts a stream from its request until it is closed, the engine until the job at its
+// other end has exited, which is slightly later.
 const (
-	maxStreams    = 8
-	maxAllStreams = 256
+	maxStreams    = 8   // of one sandbox
+	maxAllStreams = 256 // of all sandboxes
 )
 
 // maxStreamBody bounds the body of a request for a stream, in bytes.
@@ -35,10 +35,10 @@ func newStreamLimiter() *limiter { return newLimiter(maxStreams, maxAllStreams) 
 type stream struct {
 	*net.UnixConn
 	once sync.Once // makes Close act only once
-	done func()    // ends the count of the stream in its limiter
+	done func()    // makes the stream no longer count against the limits on open streams
 }
 
-// Close closes the stream and ends its count. Further calls return net.ErrClosed.
+// Close closes the stream, which then no longer counts against the limits on open streams. Further calls return net.ErrClosed.
 func (s *stream) Close() error {
 	err := net.ErrClosed
 	s.once.Do(func() {
@@ -76,8 +76,8 @@ func (f *feed) requestStream(ctx context.Context, slots *limiter, in json.RawMes
 	}
 	stop := context.AfterFunc(ctx, func() { c.Close() })
 	guest := requestConn(ctx)
-	guest.widen(true)                            // gives it large buffers, whose memory the limits on streams bound
-	return &wireStream{c, sync.OnceFunc(func() { // called only once, because the connection may serve another request afterwards
+	guest.widen(true)                            // gives the connection large buffers, whose memory the limits on streams bound
+	return &wireStream{c, sync.OnceFunc(func() { // runs at the first Close only: guest may serve another request afterwards
 		stop()
 		guest.widen(false)
 		w.removeStream(c)

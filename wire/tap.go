@@ -18,10 +18,10 @@ import (
 // gVisor's fdbased endpoint would work, but costs an idle wire an OS thread blocked in poll, an eventfd and 64 KB of read
 // buffers. A tap waits in Go's poller and takes a buffer only once a frame is available.
 type tap struct {
-	file   *os.File
-	conn   syscall.RawConn
-	filter *filter
-	bufs   *sync.Pool // pool of *[maxFrame]byte; shared by all wires
+	file   *os.File        // the TAP
+	conn   syscall.RawConn // reads and writes frames with the descriptor of file
+	filter *filter         // decides which frames from the sandbox are passed to the stack
+	bufs   *sync.Pool      // pool of *[maxFrame]byte; shared by all wires
 	// offload omits checksums from sent frames. Checksums of received frames are never verified: frames cross memory only, and a
 	// sandbox that corrupts its frames affects only itself.
 	offload bool

@@ -10,10 +10,10 @@ import (
 	caisson "github.com/caisson-dev/caisson"
 )
 
-// Limits on tool calls in progress: of one sandbox, and of all. The wire process enforces them, and refuses further calls.
+// Limits on tool calls in progress: calls of functions that the engine offers to agents. The wire process refuses further calls.
 const (
-	maxTools    = 4
-	maxAllTools = 256
+	maxTools    = 4   // of one sandbox
+	maxAllTools = 256 // of all sandboxes
 )
 
 // limiter counts the operations in progress, by sandbox and in total. Safe for concurrent use.
@@ -30,6 +30,7 @@ func newLimiter(each, most int) *limiter {
 	return &limiter{maxPerSandbox: each, maxTotal: most, bySandbox: map[caisson.ID]int{}}
 }
 
+// newToolLimiter returns the limiter of tool calls in progress.
 func newToolLimiter() *limiter { return newLimiter(maxTools, maxAllTools) }
 
 // acquire counts an operation of a sandbox. It returns false if a limit is reached.
@@ -88,7 +89,7 @@ func (s *processState) startTool(ctx context.Context, conn *net.UnixConn, msg fe
 	})
 }
 
-// tool executes a tool call. The Manager's record of the wire determines the guest.
+// tool executes a tool call on behalf of the guest that the engine has set for the sandbox's wire; msg cannot name another.
 func (s *processState) tool(ctx context.Context, msg feedMessage) (json.RawMessage, error) {
 	s.m.mu.Lock()
 	a := s.m.wires[msg.Sandbox]

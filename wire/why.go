@@ -7,8 +7,8 @@ import (
 )
 
 const (
-	whyTimeout    = 10 * time.Second // time limit for waiting until no other page is rendered, and for writing the page
-	maxRenderings = 4                // pages about refused connections that are rendered concurrently in the process
+	whyTimeout    = 10 * time.Second // for waiting for the sandbox's previous page of http://caisson.internal, and for sending one
+	maxRenderings = 4                // pages of http://caisson.internal that are rendered concurrently, for all sandboxes
 )
 
 // A bufferedResponse buffers a response completely before any of it is written, so that a sandbox that does not read blocks only
@@ -35,8 +35,8 @@ func (p *bufferedResponse) Write(b []byte) (int, error) {
 	return p.body.Write(b)
 }
 
-// serveWhy serves the page of a wire's policy and recent refusals. One page per wire is rendered at a time, and a connection is
-// closed after one page.
+// serveWhy serves http://caisson.internal: pages about the wire and its recent refusals. One page per wire is rendered at a time,
+// and a connection is closed after one page.
 func (h *virtualHosts) serveWhy(rw http.ResponseWriter, r *http.Request, w *sandboxWire) {
 	rw.Header().Set("Connection", "close")
 	select {
@@ -61,7 +61,7 @@ func (h *virtualHosts) serveWhy(rw http.ResponseWriter, r *http.Request, w *sand
 	rw.Write(p.body.Bytes())
 }
 
-// render renders the page into p. It waits while maxRenderings other pages are rendered.
+// render writes the page of http://caisson.internal that r requests to p. It waits while maxRenderings other pages are rendered.
 func (h *virtualHosts) render(p *bufferedResponse, r *http.Request, w *sandboxWire) {
 	h.renderings <- struct{}{}
 	defer func() { <-h.renderings }()

@@ -267,11 +267,11 @@ func (r *Resolver) blocked(rcode int, v caisson.Verdict, name string) reply {
 }
 
 const (
-	// maxText bounds the text of an extended error, in bytes. It leaves room for the longest name in an answer of 512 bytes:
-	// header 12, question 259, OPT record 17.
+	// maxText bounds the text of an extended DNS error, in bytes. It leaves room for the longest name in an answer of 512
+	// bytes: header 12, question 259, OPT record 17.
 	maxText    = 512 - 12 - 259 - 17
-	maxReason  = 120 // bytes of the reason in the text
-	maxSandbox = 40  // bytes of the sandbox's id in the text
+	maxReason  = 120 // bytes of the reason of a refusal in the text of an extended DNS error
+	maxSandbox = 40  // bytes of the sandbox's id in the text of an extended DNS error
 )
 
 // explain returns the text of an extended error: v's reason, and a command that shows the operator more, with name as its

@@ -25,9 +25,9 @@ const (
 	lookupTimeout   = 5 * time.Second              // time limit of a lookup, because stub resolvers retry after this time
 	tryTimeout      = 1500 * time.Millisecond      // time limit of one exchange with one server
 	cacheSize       = 4096                         // answers in the cache, of a few hundred bytes each
-	maxFlights      = 1024                         // concurrent lookups, each with one socket
-	reservedFlights = 128                          // part of maxFlights for the hosts of the configuration
-	maxGuestFlights = maxFlights - reservedFlights // part of maxFlights for guests
+	maxFlights      = 1024                         // concurrent lookups that query name servers, each with one socket
+	reservedFlights = 128                          // lookups of maxFlights kept for hosts in the configuration, as of providers
+	maxGuestFlights = maxFlights - reservedFlights // concurrent lookups of names for all sandboxes together
 
 	minTTL      = 5 * time.Second // shortest time in the cache; shorter ones would cause unlimited upstream queries
 	maxTTL      = time.Hour       // longest time for which an answer is cached
@@ -118,7 +118,7 @@ func (u *Upstream) Busy() bool {
 	return u.active > maxFlights/2
 }
 
-// lookup returns the addresses of name. It returns Exhausted if it must query servers and most lookups are in progress already.
+// lookup returns the addresses of name. It returns Exhausted if it must query servers and most or more lookups are in progress.
 func (u *Upstream) lookup(ctx context.Context, name string, t Type, most int) (Answer, error) {
 	if !validName(name) || (t != A && t != AAAA) {
 		return Answer{}, caisson.Invalidf("name", "%.80q is not a host name", name)
@@ -176,9 +176,9 @@ func (a cachedAnswer) remaining(now time.Time) (Answer, error) {
 	return a.answer, a.err
 }
 
-// Addrs returns the addresses of host, IPv4 first. host is a name or an address. "localhost" and names below it are this host. It
-// looks up the hosts of the configuration, for which some lookups are reserved. Errors are those of Lookup, and NotFound if the
-// name has no address.
+// Addrs returns the addresses of host, IPv4 first. host is a name or an address. "localhost" and names below it are this host.
+// Addrs is for the hosts that the configuration names, such as those of providers; some lookups are reserved for it, so that
+// guests cannot use up all. Errors are those of Lookup, and NotFound if the name has no address.
 func (u *Upstream) Addrs(ctx context.Context, host string) ([]netip.Addr, error) {
 	if a, err := netip.ParseAddr(host); err == nil {
 		return []netip.Addr{a}, nil

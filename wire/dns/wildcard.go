@@ -17,7 +17,7 @@ const (
 	maxKnownZones = 256  // capacity of wildcards.zones: zones whose rates of new names are limited
 )
 
-// wildcards limits the data that a guest can send in the part of a name that it chooses. Safe for concurrent use.
+// wildcards limits the data that a guest can send in names that rules such as *.example.com allow. Safe for concurrent use.
 type wildcards struct {
 	limits Limits
 	now    func() time.Time
@@ -27,6 +27,7 @@ type wildcards struct {
 	zones *lru.Map[string, *rate.Limiter] // limiters of the rate of new names, by the zone of the rule; guarded by mu
 }
 
+// newWildcards returns the limits on the names that rules such as *.example.com allow to one guest. now returns the time.
 func newWildcards(l Limits, now func() time.Time) *wildcards {
 	return &wildcards{limits: l, now: now, known: lru.New[string, struct{}](maxKnownNames), zones: lru.New[string, *rate.Limiter](maxKnownZones)}
 }

@@ -6,15 +6,15 @@ import "sync"
 // a sandbox or a destination that does not read makes it keep the buffer, so only a limited number of flows, the wide ones, have
 // large buffers; see [Limits].Wide.
 const (
-	narrowChunk = 16 << 10
-	wideChunk   = 256 << 10 // room for about four of the wire's largest packets
+	narrowChunk = 16 << 10  // for TCP flows that are not wide
+	wideChunk   = 256 << 10 // for wide flows; room for about four of the wire's largest packets
 )
 
 // Pools of read buffers, shared by all forwarders.
 var (
-	narrowChunks   = newBufferPool(narrowChunk)
-	datagramChunks = newBufferPool(maxDatagram)
-	wideChunks     = newBufferPool(wideChunk)
+	narrowChunks   = newBufferPool(narrowChunk) // small buffers, for the data of most TCP flows
+	datagramChunks = newBufferPool(maxDatagram) // for datagrams
+	wideChunks     = newBufferPool(wideChunk)   // large buffers, for the data of the few TCP flows for which flow.wide is true
 )
 
 // A bufferPool is a pool of buffers of one size.
@@ -36,7 +36,7 @@ func (c *bufferPool) put(b *[]byte) {
 	}
 }
 
-// chunks returns the pool from which the flow takes its buffers.
+// chunks returns the pool from which a TCP flow takes its read buffers.
 func (c *flow) chunks() *bufferPool {
 	if c.wide {
 		return wideChunks

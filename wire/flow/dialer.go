@@ -23,10 +23,10 @@ const (
 // NewDialer returns a Dialer that uses the host's network. It calls settings for each dial.
 func NewDialer(settings func() Settings) Dialer { return &hostDialer{settings} }
 
-// Settings describe the host of a [Dialer].
+// Settings tell a [Dialer] which addresses this machine has, and where it must not connect to.
 type Settings struct {
-	Host reach.Host // determines which addresses are the host's own
-	// Forbidden are destinations that no policy can allow; an unspecified address stands for all addresses of the host.
+	Host reach.Host // determines which addresses are those of this machine
+	// Forbidden are destinations that no policy can allow; an unspecified address stands for all addresses of this machine.
 	Forbidden []netip.AddrPort
 }
 

@@ -26,9 +26,9 @@ type flow struct {
 
 	mu        sync.Mutex
 	hostOwned bool            // the destination is an address of the host; guarded by mu
-	verdict   caisson.Verdict // the latest decision; guarded by mu
-	accepted  bool            // reported as allowed; guarded by mu
-	lastName  string          // the last name that the sandbox sent, "" if none; guarded by mu
+	verdict   caisson.Verdict // the policy's latest verdict on the flow; guarded by mu
+	accepted  bool            // the flow was reported as allowed; guarded by mu
+	lastName  string          // last host name that the sandbox sent, in TLS or HTTP; "" if none; guarded by mu
 	ended     bool            // end was called; guarded by mu
 	closers   []func()        // functions that close both sides of the flow; guarded by mu
 }
@@ -83,8 +83,8 @@ func (c *flow) accept() bool {
 	return true
 }
 
-// onEnd registers fn to be called when the flow is reset; if it has ended, fn is called immediately. fn may be called more than
-// once.
+// onEnd registers fn, which closes connections of the flow, to be called when the flow ends, normally or by a reset. If it has
+// ended already, onEnd calls fn at once.
 func (c *flow) onEnd(fn func()) {
 	c.mu.Lock()
 	ended := c.ended
@@ -97,7 +97,7 @@ func (c *flow) onEnd(fn func()) {
 	}
 }
 
-// end resets the flow on both sides. A reason other than "" is reported as a denial.
+// end ends the flow: it resets those of its connections that are still open. A reason other than "" is reported as a denial.
 func (c *flow) end(reason string) {
 	c.mu.Lock()
 	first := !c.ended
@@ -174,8 +174,8 @@ func (c *flow) recheck() {
 	}
 }
 
-// checkName decides whether the sandbox may send name on this flow. It stores the name first, so that a concurrent recheck of a
-// changed policy includes it.
+// checkName decides whether the sandbox may send name, the host name of a TLS ClientHello or an HTTP request, on this flow. It
+// stores the name first, so that a concurrent recheck of a changed policy includes it.
 func (c *flow) checkName(name string) caisson.Verdict {
 	c.mu.Lock()
 	c.lastName = name
@@ -191,14 +191,14 @@ func (c *flow) checkName(name string) caisson.Verdict {
 	return c.decideName(name, own)
 }
 
-// decideName evaluates the policy for the flow as if name were the destination's only name.
+// decideName evaluates the policy for the flow as if name were the destination's only name. own: the address is one of the host.
 func (c *flow) decideName(name string, own bool) caisson.Verdict {
 	what := c.attrs
 	what.Names = []string{name}
 	return requireExact(c.f.cfg.Decide(what), own)
 }
 
-// refuse reports that a name or request on the flow is not allowed.
+// refuse reports that what the sandbox has sent on the flow is not allowed; name is the host name in it, or "".
 func (c *flow) refuse(name string, v caisson.Verdict) {
 	v.Allowed = false
 	v.Name = name

@@ -45,7 +45,8 @@ type Forwarder struct {
 	work   sync.WaitGroup     // flows, handshakes and queries, for which Close waits
 
 	inFlight atomic.Int64 // connections being decided, dialled or accepted
-	// Numbers of flows by outcome; requests is the number of refused HTTP requests and TLS handshakes on allowed flows.
+	// Numbers of flows: allowed, denied, allowed but not connected (failed), refused because too many are open (limited), or ignored
+	// because too many began at once (dropped, also queries). requests counts refused HTTP requests and TLS handshakes.
 	allowed, denied, failed, limited, dropped, requests atomic.Int64
 	bytesOut, bytesIn                                   atomic.Int64 // bytes of flows that have ended
 

@@ -16,10 +16,10 @@ import (
 // A streamRelay copies the bytes of a TCP connection between a guest and the destination without inspecting them. Each direction
 // may end separately; an error in one resets both.
 type streamRelay struct {
-	c    *flow
+	c    *flow           // the flow that is relayed
 	g    *guestConn      // the sandbox's connection
 	up   *net.TCPConn    // connection to the destination
-	conn syscall.RawConn // raw connection of up
+	conn syscall.RawConn // raw connection to the destination, for reading from its descriptor
 
 	workers sync.WaitGroup // the goroutines of both directions
 	out     chan struct{}  // closed when the direction from the sandbox has ended
@@ -48,8 +48,8 @@ func (r *streamRelay) startOut(head []byte, line *firstLine) {
 	})
 }
 
-// startIn begins to relay from the destination. Unless mayBegin is nil, it calls mayBegin before it relays the first byte, and
-// stops if that returns false.
+// startIn begins to relay from the destination. mayBegin, unless nil, is called once, after the first read from the destination.
+// False means that the sandbox has sent data first: then nothing is relayed.
 func (r *streamRelay) startIn(mayBegin func() bool) {
 	r.workers.Go(func() {
 		defer close(r.in)
@@ -61,7 +61,7 @@ func (r *streamRelay) startIn(mayBegin func() bool) {
 			r.c.end("")
 			return
 		}
-		if mayBegin != nil { // the destination has ended its side; the wait for the sandbox's first bytes is limited
+		if mayBegin != nil { // if the sandbox has sent nothing yet, a read of its first bytes fails after the time halfClosed
 			r.g.SetReadDeadline(time.Now().Add(r.c.f.times.halfClosed))
 		}
 	})
@@ -123,7 +123,8 @@ func (r *streamRelay) sendOut(head []byte, line *firstLine) error {
 // errNotFirst is returned by sendIn if mayBegin returned false.
 var errNotFirst = errors.New("the sandbox has sent data first")
 
-// sendIn relays from the destination until its direction ends, which it reports as io.EOF, or until an error.
+// sendIn relays from the destination until its direction ends, which it reports as io.EOF, or until an error. mayBegin, unless
+// nil, is called after the first read; if it returns false, the sandbox has sent data first, and sendIn returns errNotFirst.
 func (r *streamRelay) sendIn(mayBegin func() bool) error {
 	entry, ready := waiter.NewChannelEntry(waiter.WritableEvents | waiter.EventHUp)
 	r.g.wq.EventRegister(&entry)

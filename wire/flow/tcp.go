@@ -215,8 +215,8 @@ func reset(conn *net.TCPConn) {
 	conn.Close()
 }
 
-// configureEndpoint sets an endpoint's buffers and keepalive. Setting them cannot fail on a connection; if it did, the defaults
-// would apply.
+// configureEndpoint sets keepalive and the buffers of the stack's end of a TCP connection: if wide, buffers of wideBuffer bytes,
+// for more throughput. Setting them cannot fail on a connection; if it did, the defaults would apply.
 func configureEndpoint(ep tcpip.Endpoint, wide bool) {
 	o := ep.SocketOptions()
 	o.SetDelayOption(false)

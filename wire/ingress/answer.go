@@ -13,10 +13,10 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// A refusal is an answer that the ingress gives itself, in place of a sandbox's.
+// A refusal is an HTTP error with which the ingress itself answers a request, in place of a response of the sandbox.
 type refusal struct {
-	status     int
-	msg        string
+	status     int      // HTTP status
+	msg        string   // text of the error
 	allow      []string // the allowed methods, for the header field Allow
 	challenge  string   // value of the header field WWW-Authenticate; "": no such field
 	retryAfter int      // seconds, for the header field Retry-After; 0: no such field
@@ -34,11 +34,11 @@ var (
 	errBusy     = &refusal{status: http.StatusTooManyRequests, msg: "too many requests; try again later", retryAfter: 1}
 )
 
-// permits reports whether t allows a call that was admitted by an earlier table of routes: the route still exists, leads to the
+// permits reports whether t allows a request that an earlier table of routes has admitted: the route still exists, leads to the
 // same port, and has the same host, path and authentication.
 func (t *table) permits(c *call) bool {
 	if c.route.id == "" {
-		return true // a host PORT-SANDBOX.DOMAIN has no entry; the daemon verifies the token of the call
+		return true // a host PORT-SANDBOX.DOMAIN has no entry; the daemon verifies the token of the request
 	}
 	now := t.routes[c.route.id]
 	if now == nil {
@@ -86,7 +86,7 @@ func refusalFor(err error) *refusal {
 	return &refusal{status: http.StatusBadGateway, msg: "the sandbox gave no valid answer"}
 }
 
-// maxText bounds the text of an answer in bytes.
+// maxText bounds the text of an error with which the ingress itself answers a request, in bytes.
 const maxText = 500
 
 // refuse answers with an error as one line of text. If an answer has begun, or the client has disconnected, it ends the

@@ -21,7 +21,7 @@ const tokenHeader = "Caisson-Token"
 // hostPrefix begins the names of cookies that, by the rules of browsers, no other host can set, and that are sent over TLS only.
 const hostPrefix = "__Host-"
 
-// cookieName returns the name of the cookie that has the token of a signed URL for the call's route. It differs between the
+// cookieName returns the name of the cookie that has the token of a signed URL for the request's route. It differs between the
 // routes of a host.
 func (c *call) cookieName() string {
 	name := signedurl.Parameter + "-" + string(c.route.id)
@@ -34,8 +34,8 @@ func (c *call) cookieName() string {
 	return name
 }
 
-// authenticate returns an error if the client of a call may not use its route. It sets c.dial, with which the daemon is asked for
-// a connection. It may answer the request with a redirection.
+// authenticate returns an error if the client of a request may not use its route. It sets c.dial, with which the daemon is asked
+// for a connection. It may answer the request with a redirection.
 func (g *Ingress) authenticate(t *table, c *call, out *responder, r *http.Request) error {
 	c.dial = caisson.IngressDial{Route: c.route.id}
 	if c.route.signed && r.Header.Get("Service-Worker") != "" {
@@ -153,7 +153,7 @@ func cutToken(query string) (tokens []string, rest string) {
 	return tokens, strings.Join(kept, "&")
 }
 
-// tokenCookies returns the tokens of signed URLs of the call's route that r has in cookies.
+// tokenCookies returns the tokens of signed URLs of the request's route that r has in cookies.
 func (c *call) tokenCookies(r *http.Request) (list []string) {
 	for _, x := range r.CookiesNamed(c.cookieName()) {
 		list = append(list, x.Value)

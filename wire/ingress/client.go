@@ -14,8 +14,8 @@ import (
 // deadlines bounds the time of each operation on the connection of a client. A deadline is removed when its operation ends,
 // because a deadline that passes ends the request even if no operation is in progress. Safe for concurrent use.
 type deadlines struct {
-	rc    *http.ResponseController
-	times Times
+	rc    *http.ResponseController // sets the deadlines of the connection
+	times Times                    // how long the operations may take
 
 	mu     sync.Mutex
 	reads  int  // operations in progress that read from the client; guarded by mu
@@ -101,12 +101,12 @@ func (d *deadlines) finish() {
 	d.done = true
 }
 
-// A responder writes the answer to a client. It bounds the time of each write.
+// A responder writes the HTTP response to a client. It bounds the time of each write.
 type responder struct {
 	http.ResponseWriter
 	*deadlines
-	status int            // status of the answer; 0 until it was written
-	bytes  atomic.Int64   // bytes of the answer's body that were sent to the client
+	status int            // status of the response; 0 until it was written
+	bytes  atomic.Int64   // bytes of the response's body that were sent to the client
 	atEnd  func(f func()) // makes f be called when the request ends; nil until the request is passed on
 }
 
@@ -153,7 +153,7 @@ func (w *responder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 // A clientStream is the connection to a client that has changed to another protocol.
 type clientStream struct {
 	net.Conn
-	answer *responder
+	answer *responder // has the time limit of each write, and counts the bytes sent to the client
 }
 
 // Write implements [net.Conn].
@@ -171,11 +171,11 @@ var errBodyTimeout = errors.New("the request's body did not arrive in time")
 // after the handler has returned.
 type clientBody struct {
 	io.ReadCloser
-	call      *call
-	deadlines *deadlines
+	call      *call      // the request, which Read cancels if the client does not send data in time
+	deadlines *deadlines // sets the deadline of each read
 }
 
-// Read implements [io.Reader]. If it waits too long for data, it cancels the call with errBodyTimeout.
+// Read implements [io.Reader]. If it waits too long for data, it cancels the request with errBodyTimeout.
 func (b *clientBody) Read(p []byte) (int, error) {
 	if !b.deadlines.beginRead() {
 		return 0, http.ErrBodyReadAfterClose

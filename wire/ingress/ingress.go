@@ -49,17 +49,17 @@ type Config struct {
 // Times bound how long clients may take.
 type Times struct {
 	Header time.Duration // for sending the header of a request
-	Idle   time.Duration // between requests
+	Idle   time.Duration // between two requests on a connection
 	Body   time.Duration // for sending the data for which a read of the request's body waits
-	Write  time.Duration // for receiving the data of one write of the answer
+	Write  time.Duration // for receiving the data of one write of the response
 }
 
 // Defaults of [Times]: how long clients may take.
 const (
-	headerTime = 10 * time.Second
-	idleTime   = 2 * time.Minute
-	bodyTime   = 30 * time.Second
-	writeTime  = time.Minute
+	headerTime = 10 * time.Second // for sending the header of a request
+	idleTime   = 2 * time.Minute  // between two requests on a connection
+	bodyTime   = 30 * time.Second // for sending the data for which one read of a request's body waits, not for the whole body
+	writeTime  = time.Minute      // for receiving the data of one write of a response, not for the whole response
 )
 
 // Limits on connections and requests, which bound the memory that clients can make the process use. A connection takes at most
@@ -152,30 +152,30 @@ func (g *Ingress) Close() error {
 	return err
 }
 
-// A call is a request in progress.
+// A call is the HTTP request of a client, from its arrival until it has been answered. It is not a call of a model.
 type call struct {
 	route  *route                  // nil until the route is found
 	dial   caisson.IngressDial     // request for a connection to the sandbox
 	client netip.Addr              // address of the client
 	secure bool                    // the request came over TLS
 	query  string                  // query of the request, without tokens of signed URLs
-	until  time.Time               // when the token of the call expires; zero: never
-	cancel context.CancelCauseFunc // ends the call
-	idle   *time.Timer             // ends the call when there is no traffic
+	until  time.Time               // when the token of the signed URL expires; zero: never
+	cancel context.CancelCauseFunc // ends the request
+	idle   *time.Timer             // ends the request when there is no traffic
 	ended  atomic.Bool             // the request has been answered
 }
 
-// callKey is the key of the *call in the context of a request.
+// callKey is the key of a request's *call in the context of the request.
 type callKey struct{}
 
-// contextCall returns the call of a request from the request's context.
+// contextCall returns the *call of a request, which the context of the request holds.
 func contextCall(ctx context.Context) *call { return ctx.Value(callKey{}).(*call) }
 
-// touch restarts the timer that ends a call without traffic.
+// touch restarts the timer that ends a request without traffic.
 func (c *call) touch() {
 	c.idle.Reset(time.Duration(c.route.spec.IdleTimeout))
 	if c.ended.Load() {
-		c.idle.Stop() // the transport may read and write after the call
+		c.idle.Stop() // the transport may read and write after the request has ended
 	}
 }
 
@@ -287,10 +287,10 @@ func (g *Ingress) forward(c *call, out *responder, r *http.Request) {
 	g.proxy.ServeHTTP(out, r.WithContext(ctx))
 }
 
-// calls are the requests in progress. Safe for concurrent use.
+// calls is the set of the HTTP requests of clients in progress. Safe for concurrent use.
 type calls struct {
 	mu   sync.Mutex
-	list map[*call]struct{} // all calls; guarded by mu
+	list map[*call]struct{} // the requests; guarded by mu
 }
 
 func (l *calls) add(c *call) {
@@ -305,7 +305,7 @@ func (l *calls) remove(c *call) {
 	delete(l.list, c)
 }
 
-// revoke ends the calls that t does not permit.
+// revoke ends the requests in progress that t, the new table of routes, does not permit any more.
 func (l *calls) revoke(t *table) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -86,7 +86,7 @@ func (l *limits) proceed(c *call, now time.Time) error {
 	return nil
 }
 
-// limitKeys returns the keys under which a call is counted: all is that of its route, one that of its client on that route.
+// limitKeys returns the keys under which a request is counted: all is that of its route, one that of its client on that route.
 func (c *call) limitKeys() (all, one limitKey) {
 	id := c.route.id
 	if id == "" {

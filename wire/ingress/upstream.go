@@ -20,19 +20,19 @@ const (
 	maxIdlePerPort     = 64          // idle connections to one port of a sandbox
 	maxIdle            = 4096        // idle connections to all sandboxes
 	idleConnTime       = time.Minute // time after which an idle connection is closed
-	maxAnswerHeader    = 256 << 10   // bytes of the header of an answer
+	maxAnswerHeader    = 256 << 10   // bytes of the header of a sandbox's response
 	maxTries           = 4           // tries to connect for a request, and to send it, if connections are dropped
 )
 
 // errDropped reports that a connection was closed because its sandbox was suspended, paused or stopped.
 var errDropped = caisson.Errorf(caisson.Unavailable, "the sandbox was suspended meanwhile; try again")
 
-// upstreams connects to sandboxes and keeps idle connections. It implements [http.RoundTripper] for requests with a call in their
-// context.
+// upstreams connects to sandboxes and keeps idle connections. It implements [http.RoundTripper] for requests of clients whose
+// context holds the *call with the route of the request.
 type upstreams struct {
-	dial      Dial
-	transport *http.Transport
-	drops     atomic.Uint64 // number of calls of drop, by which RoundTrip notices one
+	dial      Dial            // asks the daemon for a connection to a sandbox
+	transport *http.Transport // sends requests over the connections, and keeps those that are idle
+	drops     atomic.Uint64   // number of calls of drop, by which RoundTrip notices one
 
 	mu    sync.Mutex
 	conns map[caisson.ID]map[*upstreamConn]struct{} // connections, and those that are being made; guarded by mu
@@ -177,7 +177,7 @@ func (u *upstreams) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// watch returns body, wrapped so that its reads and writes restart the idle timer of the call.
+// watch returns body, wrapped so that its reads and writes restart the idle timer of the request.
 func (c *call) watch(body io.ReadCloser) io.ReadCloser {
 	w := &watchedBody{body, c}
 	if rw, ok := body.(io.ReadWriteCloser); ok {
@@ -186,7 +186,7 @@ func (c *call) watch(body io.ReadCloser) io.ReadCloser {
 	return w
 }
 
-// A watchedBody is the body of an answer. Its reads restart the idle timer of the call.
+// A watchedBody is the body of a sandbox's response. Its reads restart the idle timer of the request.
 type watchedBody struct {
 	io.ReadCloser
 	call *call
@@ -198,7 +198,7 @@ func (b *watchedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// A watchedStream is the connection of an upgraded request. Its reads and writes restart the idle timer of the call.
+// A watchedStream is the connection of an upgraded request. Its reads and writes restart the idle timer of the request.
 type watchedStream struct {
 	*watchedBody
 	stream io.ReadWriteCloser

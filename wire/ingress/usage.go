@@ -91,7 +91,7 @@ func (u *usage) send(list func() []caisson.IngressUse) {
 	}
 }
 
-// close ends the reports.
+// close stops the timers of the reports, so that no more use of sandboxes is reported.
 func (u *usage) close() {
 	u.mu.Lock()
 	defer u.mu.Unlock()

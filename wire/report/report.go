@@ -18,10 +18,10 @@ import (
 )
 
 const (
-	window         = 10 * time.Second      // length of a window, in which equal decisions are aggregated
+	window         = 10 * time.Second      // length of a window: the time for which equal decisions are aggregated
 	batchDelay     = 50 * time.Millisecond // delay before new decisions are passed on, because they come in bursts
-	maxDistinct    = 64                    // maximum number of distinct decisions in a window after an idle period
-	steadyDistinct = 16                    // maximum number of distinct decisions per window on average
+	maxDistinct    = 64                    // most distinct decisions in one window; fewer if the windows before it had many
+	steadyDistinct = 16                    // most distinct decisions per window on average, if new ones keep coming
 	maxRecent      = 64                    // maximum number of distinct refusals that Recent returns
 	maxText        = 256                   // bytes of a name, address or reason that are kept; a guest may choose the name
 )
@@ -43,10 +43,10 @@ type Recorder struct {
 	closed      bool                                     // Close was called; no decisions are passed on any more
 	batchTimer  *time.Timer                              // passes on unreported after batchDelay; nil: unreported is empty
 	windowTimer *time.Timer                              // ends the current window; nil: there is none
-	sums        map[decisionKey]*sum                     // sums of equal decisions
-	active      int                                      // number of sums with a decision in the current window
+	sums        map[decisionKey]*sum                     // equal decisions, aggregated: one sum for each distinct decision
+	active      int                                      // number of distinct decisions in the current window, without overflow
 	limit       int                                      // maximum of active; further distinct decisions go to overflow
-	unreported  []*sum                                   // new sums, of which nothing was passed on yet
+	unreported  []*sum                                   // sums of new distinct decisions, of which nothing was passed on yet
 	overflow    map[overflowKey]*sum                     // sums of the decisions of the current window beyond limit
 	recent      *lru.Map[decisionKey, *caisson.Decision] // the latest distinct refusals
 	counters    Counters                                 // totals of all reported decisions
@@ -149,7 +149,7 @@ func (r *Recorder) openWindow() {
 	}
 }
 
-// startSum adds a sum of the decisions equal to d. If there are too many sums, it replaces one without a decision in this window.
+// startSum adds a sum of decisions equal to d. If there are too many sums, it replaces one without a decision in this window.
 func (r *Recorder) startSum(d caisson.Decision) *sum {
 	if len(r.sums) >= maxDistinct {
 		for old, s := range r.sums {
@@ -287,8 +287,8 @@ func (r *Recorder) takeUnreported() (ds []caisson.Decision) {
 	return ds
 }
 
-// endWindow returns the decisions that were not passed on yet, and removes the sums without a decision in this window. Another
-// window follows if any sums are left or limit is still below maxDistinct.
+// endWindow returns the decisions that were not passed on yet, and removes the sums of distinct decisions that did not occur in
+// this window. Another window follows if any sums are left, or limit, the maximum of distinct decisions in it, is reduced.
 func (r *Recorder) endWindow() (ds []caisson.Decision) {
 	if r.closed {
 		return nil

@@ -43,14 +43,14 @@ func WhyHandler(sandbox string, recent func() []caisson.Decision, explain func(h
 	})
 }
 
-// A whyServer serves the /why page of one wire.
+// A whyServer serves http://caisson.internal/why to one sandbox: what was refused to it recently, and why.
 type whyServer struct {
 	sandbox string                            // id of the wire's sandbox
 	recent  func() []caisson.Decision         // returns the recent refusals, the latest first
 	explain func(host string) caisson.Verdict // returns the policy's current verdict on a host; may be nil
 }
 
-// A page is the content of /why.
+// A page is the content of http://caisson.internal/why: what was refused to the sandbox recently, and why.
 type page struct {
 	Host    string           `json:"host,omitempty"` // the host that the request asks about; "" for all
 	Now     *caisson.Verdict `json:"now,omitempty"`  // the policy's current verdict on Host
@@ -63,7 +63,7 @@ type refusal struct {
 	Command string `json:"ask"` // a command with which the operator can examine the refusal
 }
 
-// serve answers a request for /why.
+// serve answers a request for http://caisson.internal/why with the recent refusals and their reasons, as text or JSON.
 func (w whyServer) serve(rw http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	p := page{Host: trimPort(query.Get("host")), Refused: []refusal{}}

@@ -11,8 +11,8 @@ import (
 
 // An engineClient is a client of the engine on behalf of one guest.
 type engineClient struct {
-	call    Call
-	limiter *limiter
+	call    Call     // sends a request to the engine on behalf of the guest
+	limiter *limiter // bounds the guest's requests to the engine in progress
 }
 
 // An agent describes an agent that the guest may start runs of.

@@ -67,10 +67,10 @@ func newResponse(id json.RawMessage, result any, err *rpcError) *response {
 type messageKind int
 
 const (
-	invalid messageKind = iota
-	request
-	notification
-	reply // a response; this server sends no requests, so it expects none
+	invalid      messageKind = iota // not a message of JSON-RPC 2.0
+	request                         // a message of the client with a method and an id, which this server answers
+	notification                    // a message of the client with a method and no id, which gets no answer
+	reply                           // a response; this server sends no requests, so it expects none
 )
 
 // kind returns the kind of m. The ids of requests are strings or integers.

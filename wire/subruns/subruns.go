@@ -37,9 +37,9 @@ func Handler(call Call) http.Handler {
 
 // handler serves the virtual host tools.caisson.internal.
 type handler struct {
-	call     Call
-	limiters limiters
-	pending  pending // requests that notifications can cancel
+	call     Call     // sends a request to the engine on behalf of the guest
+	limiters limiters // bound the requests in progress of each sandbox
+	pending  pending  // requests that notifications can cancel
 }
 
 // ServeHTTP routes a request.

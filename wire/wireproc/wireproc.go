@@ -86,7 +86,7 @@ func (g *gateway) Hosts() map[string]http.Handler {
 	return map[string]http.Handler{"llm": g.remote.handler(g.llm), "tools": subruns.Handler(g.env.Tool), "git": front.Handler(g.env.Stream)}
 }
 
-// Configure implements [wire.Gateway]: it configures other machines, routes, and providers and models.
+// Configure implements [wire.Gateway]: it configures model calls to and from other machines, routes, and providers and models.
 func (g *gateway) Configure(c caisson.GatewayConfig) error {
 	g.remote.configure(c.Remote)
 	return errors.Join(g.ingress.Configure(c.Ingress), g.llm.Configure(c))
