@@ -28,16 +28,16 @@ type call struct {
 	r        *http.Request // the guest's request
 	api      *API          // the API of the request
 	endpoint dialect.Endpoint
-	grant    *caisson.ModelGrant // of the guest, when the request arrived
-	limiter  *limiter            // of the sandbox
+	grant    *caisson.ModelGrant // the guest's grant for models when the request arrived
+	limiter  *limiter            // limits the calls of the sandbox
 	setup    *setup              // configuration of the gateway when the body was read
 
 	req            dialect.Request // the checked body of the request
 	model          *model          // the granted model that answers
-	maxInput       int64           // maximum number of input tokens
-	estimatedInput int64           // estimated number of input tokens
+	maxInput       int64           // upper bound of the request's input tokens; reserved in the budgets
+	estimatedInput int64           // estimate of the request's input tokens, at most maxInput
 	body           []byte          // body of the request to the provider
-	rateTokens     int64           // tokens charged to the rate limit
+	rateTokens     int64           // tokens charged to the sandbox's limit of tokens per minute
 	started        time.Time       // when the request arrived
 
 	row           caisson.Call        // the row of the call in the ledger
@@ -188,7 +188,7 @@ func (c *call) allow() (a dialect.Allow) {
 	return a
 }
 
-// checkServerIDs rejects ids of state at the provider that the guest's account did not create.
+// checkServerIDs rejects ids of objects that the provider stores, if the guest's account is not recorded as their creator.
 func (c *call) checkServerIDs(allow dialect.Allow) error {
 	for _, id := range c.req.ServerIDs() {
 		if !allow.ServerState || !c.g.serverStates.has(c.guest.Account, c.model.provider.Name, id) {

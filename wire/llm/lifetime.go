@@ -20,8 +20,8 @@ var errLinger = errors.New("the guest went away, and what was left of the answer
 
 // A callLifetime controls how long a call continues.
 type callLifetime struct {
-	config         *Config
-	guest          caisson.Guest
+	config         *Config         // configuration of the gateway
+	guest          caisson.Guest   // the sandbox that makes the call, or the run of another machine
 	requestCtx     context.Context // done when the guest disconnects
 	writeFailed    bool            // a write to the guest has failed
 	onWriteFailed  func()          // called when writeFailed becomes true

@@ -175,7 +175,7 @@ var (
 	chunkBuffers = sync.Pool{New: func() any { b := make([]byte, 32<<10); return &b }}
 )
 
-// bodyMemory limits the bytes of request bodies by account. The zero value is ready to use.
+// bodyMemory limits how many bytes of request bodies of one account are in memory. The zero value is ready to use.
 type bodyMemory struct {
 	mu    sync.Mutex
 	total int64            // bytes of all accounts; guarded by mu
@@ -201,24 +201,25 @@ func (m *bodyMemory) reserve(account string, n int64) bool {
 	return true
 }
 
-// A body is a request body and the bytes that it has charged to the limits.
+// A body is the body of a request, in a buffer. The size of the buffer counts towards two limits of the bytes of request bodies
+// that are in memory at the same time: that of the sandbox and that of the account.
 type body struct {
 	g       *Gateway
-	limiter *limiter
-	buf     *[]byte
-	held    int64 // bytes charged to the limits
+	limiter *limiter // has the limit of the sandbox
+	buf     *[]byte  // buffer with the bytes read so far
+	held    int64    // bytes of the buffer that were counted towards both limits
 
-	account string
+	account string // account of the request
 }
 
-// newBody returns an empty body of a request of an account, whose bytes are charged to t and to the account.
+// newBody returns an empty body for a request of an account. Its bytes count towards the limits of t and of the account.
 func (g *Gateway) newBody(t *limiter, account string) *body {
 	return &body{g: g, limiter: t, buf: bodyBuffers.Get().(*[]byte), account: account}
 }
 
 func (b *body) bytes() []byte { return *b.buf }
 
-// grow enlarges the buffer to n bytes.
+// grow enlarges the buffer to n bytes. It returns a refusal if that exceeds the limit of the sandbox or of the account.
 func (b *body) grow(n int) error {
 	more := int64(n - max(cap(*b.buf), initialBody))
 	if !b.limiter.reserveBytes(more) {
@@ -268,7 +269,7 @@ func tooLarge() error {
 	return refuse(http.StatusRequestEntityTooLarge, "too_large", "the body has more than %d MiB; send less", maxBody>>20)
 }
 
-// free returns the buffer to its pool, and takes its bytes off the limits. The body must not be used afterwards.
+// free returns the buffer to its pool, and stops counting its bytes. The body must not be used afterwards.
 func (b *body) free() {
 	b.limiter.reserveBytes(-b.held)
 	b.g.bodyMemory.reserve(b.account, -b.held)

@@ -99,13 +99,13 @@ func (t Timeouts) orDefaults() Timeouts {
 
 // A Gateway serves the calls of all sandboxes. It is safe for concurrent use.
 type Gateway struct {
-	config       Config
-	setup        atomic.Pointer[setup]
-	configureMu  sync.Mutex    // serializes Configure
-	limiters     limiters      // limit the calls of each sandbox
-	serverStates serverStates  // which account created which state at the providers
-	bodyMemory   bodyMemory    // limits the bytes of request bodies by account
-	parseSlots   chan struct{} // semaphore for parsing large bodies
+	config       Config                // as passed to New, with defaults
+	setup        atomic.Pointer[setup] // the models, the providers and their keys; replaced by Configure
+	configureMu  sync.Mutex            // serializes Configure
+	limiters     limiters              // limit the calls of each sandbox
+	serverStates serverStates          // ids of the objects that each account has stored at the providers, such as files
+	bodyMemory   bodyMemory            // limits the bytes of request bodies by account
+	parseSlots   chan struct{}         // semaphore for parsing large bodies
 }
 
 var _ http.Handler = (*Gateway)(nil)

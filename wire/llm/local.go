@@ -9,7 +9,7 @@ import (
 	"sync"
 )
 
-// handlerTransport is an [http.RoundTripper] that calls a handler in this process.
+// handlerTransport is an [http.RoundTripper] that calls a handler in this process: the scripted model.
 type handlerTransport struct{ handler http.Handler }
 
 func (l handlerTransport) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -43,20 +43,21 @@ func (l handlerTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: lw.status, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: lw.sent, Body: r, ContentLength: length, Request: req}, nil
 }
 
-// localWriter is the response writer of the handler of a handlerTransport. Until ready is closed, only the handler uses its
-// fields; they do not change afterwards.
+// localWriter is the [http.ResponseWriter] with which a handler in this process answers a RoundTrip of handlerTransport. Until
+// ready is closed, only the handler uses its fields; they do not change afterwards.
 type localWriter struct {
 	pipe   *io.PipeWriter // receives the body of the response
-	header http.Header
-	once   sync.Once     // for setting status and sent, or err, and closing ready
-	ready  chan struct{} // closed when status and sent, or err, are set
+	header http.Header    // headers that the handler sets
+	once   sync.Once      // for setting status and sent, or err, and closing ready
+	ready  chan struct{}  // closed when status and sent, or err, are set
 	status int
-	sent   http.Header // copy of header when WriteHeader was called
+	sent   http.Header // headers of the response: copy of header when WriteHeader was called
 	err    error       // set instead of status and sent if the handler panicked before it called WriteHeader
 }
 
-func (w *localWriter) Header() http.Header { return w.header }
+func (w *localWriter) Header() http.Header { return w.header } // headers of the response, which the handler sets
 
+// WriteHeader sets the status and the headers of the response, unless they are set, and makes RoundTrip return.
 func (w *localWriter) WriteHeader(status int) {
 	w.once.Do(func() {
 		w.status, w.sent = status, w.header.Clone()
@@ -64,6 +65,7 @@ func (w *localWriter) WriteHeader(status int) {
 	})
 }
 
+// Write writes a part of the response's body to the pipe, from which the caller of RoundTrip reads the body.
 func (w *localWriter) Write(p []byte) (int, error) {
 	w.WriteHeader(http.StatusOK)
 	return w.pipe.Write(p)

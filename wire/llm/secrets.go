@@ -10,16 +10,16 @@ import (
 )
 
 const (
-	keyWindow = 12           // number of consecutive bytes of a key that are recognised
+	keyWindow = 12           // number of consecutive bytes of a key by which it is recognised
 	minKey    = 8            // shorter keys may be common words, because local providers accept any key; they are not redacted
 	redaction = "[redacted]" // replaces keys
 )
 
-// secrets finds keys, parts of them, and their common encodings.
+// secrets finds, in a text, the API keys of providers, parts of these keys, and their common encodings.
 type secrets struct {
-	windows    map[string]struct{} // parts of keys; each has keyWindow bytes
+	windows    map[string]struct{} // all parts of the keys and of their encodings that have keyWindow bytes
 	short      []string            // keys shorter than keyWindow
-	firstBytes [256]bool           // first bytes of windows
+	firstBytes [256]bool           // by byte: whether an element of windows begins with it
 }
 
 func newSecrets(keys ...string) *secrets {
@@ -94,7 +94,7 @@ func (s *secrets) redactAll(b []byte) []byte {
 
 // A keyScanner searches for one key in an answer that is forwarded in pieces.
 type keyScanner struct {
-	key  []byte
+	key  []byte // the key to find; empty: none is searched
 	held []byte // the longest end of the data so far that is a prefix of the key, which is not forwarded yet
 }
 

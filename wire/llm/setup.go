@@ -23,19 +23,19 @@ type setup struct {
 // A model is a configured model.
 type model struct {
 	caisson.Model
-	upstreamName string // the provider's name of the model
-	prices       caisson.Prices
-	provider     *modelProvider
+	upstreamName string         // the provider's name of the model
+	prices       caisson.Prices // prices of its tokens; zero if it is free or they are not known
+	provider     *modelProvider // the provider that serves it
 }
 
 // A modelProvider is a configured provider.
 type modelProvider struct {
 	caisson.Provider
-	base      *url.URL // base URL of the API; its path does not end in a slash
-	key       caisson.Secret
-	secrets   *secrets // finds the key of this provider
-	transport http.RoundTripper
-	script    string // for providers of kind scripted; "" selects the default script
+	base      *url.URL          // base URL of the API; its path does not end in a slash
+	key       caisson.Secret    // API key; zero if the provider has none
+	secrets   *secrets          // finds the key of this provider
+	transport http.RoundTripper // sends requests to the provider
+	script    string            // for providers of kind scripted; "" selects the default script
 }
 
 // Configure replaces providers, models and keys. Calls in progress continue with the previous configuration. Returns an Invalid

@@ -29,7 +29,7 @@ type checker struct {
 	images    int64         // number of images; the field tokens includes perImage for each
 	unbounded bool          // the body does not bound the input tokens
 	hourCache bool          // the request writes to the cache for an hour
-	ids       []string      // ids of state at the provider, such as files
+	ids       []string      // ids in the body of objects that the provider stores, such as files
 	depth     int           // current nesting depth of content
 }
 
@@ -179,7 +179,7 @@ func (c *checker) format(v strictjson.Value) error {
 	return nil
 }
 
-// serverID refuses the id of state at the provider, such as a file, without the grant, and otherwise records it.
+// serverID adds v, the id of an object that the provider stores, to c.ids, or refuses it without the grant server-state.
 func (c *checker) serverID(v strictjson.Value) error {
 	id, ok := v.Text()
 	switch {
@@ -192,7 +192,7 @@ func (c *checker) serverID(v strictjson.Value) error {
 	return nil
 }
 
-// containerIDs records the ids in container, which is a string, or an object with id and skills.
+// containerIDs adds the ids in v, the field container, to c.ids. The field is a string, or an object with id and skills.
 func (c *checker) containerIDs(v strictjson.Value) {
 	for _, id := range []strictjson.Value{v, v.Get("id")} {
 		if s, ok := id.Text(); ok {
@@ -206,10 +206,10 @@ func (c *checker) containerIDs(v strictjson.Value) {
 	}
 }
 
-// findIDs records all file and container ids at any depth of blocks that the provider has written and the guest sends back.
+// findIDs adds the ids of files and containers at any depth of v to c.ids, or refuses them without the grant server-state.
 func (c *checker) findIDs(v strictjson.Value) error { return c.findIDsAt(v, 0) }
 
-// findIDsAt implements findIDs. depth is the number of levels above v.
+// findIDsAt is findIDs for a value within depth objects and arrays: it adds the ids of files and containers in v to c.ids.
 func (c *checker) findIDsAt(v strictjson.Value, depth int) error {
 	if depth > 2*maxDepth {
 		return strictjson.Refuse("", "it nests deeper than anything that the API knows; make it flatter")

@@ -13,8 +13,7 @@ import (
 // maxEvent is the number of bytes of an event that the meter keeps. Only results of tools that the provider runs are longer.
 const maxEvent = 1 << 20
 
-// maxIDs is the maximum number of ids of state at the provider that are kept for an answer.
-const maxIDs = 64
+const maxIDs = 64 // maximum number of ids of files and containers at the provider that are kept for an answer
 
 // Meter implements [dialect.Dialect]. The first byte of an answer shows whether it is a stream; errors never are.
 func (Dialect) Meter(e dialect.Endpoint, _ bool) dialect.Meter {
@@ -23,22 +22,22 @@ func (Dialect) Meter(e dialect.Endpoint, _ bool) dialect.Meter {
 
 // meter implements [dialect.Meter] for the Messages API.
 type meter struct {
-	free          bool // the call costs nothing
-	started       bool // the first byte of the answer was read
-	events        sse.Splitter
-	plain         *jsonscan.Scanner // reads an answer that is one JSON value; nil if the answer is a stream of events
-	tokens        caisson.TokenCount
-	outputBytes   int64
-	usageComplete bool     // the usage in the field tokens is final
-	done          bool     // the end of the answer was read
-	ids           []string // ids of state at the provider, such as files
+	free          bool               // the call costs nothing
+	started       bool               // the first byte of the answer was read
+	events        sse.Splitter       // splits an answer that is a stream into events
+	plain         *jsonscan.Scanner  // reads an answer that is one JSON value; nil if the answer is a stream of events
+	tokens        caisson.TokenCount // the usage that the provider has reported so far
+	outputBytes   int64              // bytes of the model's output so far
+	usageComplete bool               // the usage in the field tokens is final
+	done          bool               // the end of the answer was read
+	ids           []string           // ids of the files and containers at the provider that the answer has created
 }
 
 // Indexes, in the scanner, of the paths whose values are read from an answer that is one JSON value.
 const (
-	pathType = iota
-	pathUsage
-	pathContainer
+	pathType      = iota // type, which is "error" if the call has failed
+	pathUsage            // usage, the counts of tokens
+	pathContainer        // container.id, the id of the provider's container in which its tools have run
 )
 
 // Write reads a piece of the answer. It always returns len(p), nil.

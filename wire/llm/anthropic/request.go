@@ -21,7 +21,7 @@ type request struct {
 	tokens          int64    // upper bound of the input tokens, if bounded
 	images          int64    // number of images
 	bounded         bool     // false: the input tokens have no bound
-	ids             []string // ids of state at the provider, such as files
+	ids             []string // ids in the body of objects that the provider stores, such as files
 }
 
 var _ dialect.Request = (*request)(nil)
@@ -165,9 +165,9 @@ func (r *request) thinking(c *checker, v strictjson.Value) error {
 
 func (r *request) Model() string             { return r.model }
 func (r *request) Stream() bool              { return r.stream }
-func (r *request) Input() (int64, bool)      { return r.tokens, r.bounded }
-func (r *request) Images() (n, tokens int64) { return r.images, r.images * perImage }
-func (r *request) ServerIDs() []string       { return r.ids }
+func (r *request) Input() (int64, bool)      { return r.tokens, r.bounded }           // input tokens at most; false: no bound
+func (r *request) Images() (n, tokens int64) { return r.images, r.images * perImage } // number, and their input tokens
+func (r *request) ServerIDs() []string       { return r.ids }                         // ids of objects at the provider
 
 // Output returns max_tokens, 0 if missing, and the least value of it that the API accepts.
 func (r *request) Output() (int64, int64) {

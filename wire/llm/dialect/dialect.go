@@ -43,8 +43,8 @@ type Dialect interface {
 }
 
 // Allow contains the grants that apply to a request. If a field is true, the request may use: ProviderTools: tools that the
-// provider executes, such as web search; RemoteURLs: images and files that the provider fetches; Beta: beta features that headers
-// select; ServerState: ids of objects that the provider stores, such as earlier responses.
+// provider executes, such as web search; RemoteURLs: URLs of images and files, which the provider fetches; Beta: beta features of
+// the API, which headers select; ServerState: ids of objects that the provider stores, such as earlier responses.
 type Allow struct{ ProviderTools, RemoteURLs, Beta, ServerState bool }
 
 // A Request is the checked body of a request to a model API.
@@ -59,7 +59,7 @@ type Request interface {
 	// Output returns the requested number of output tokens, 0 if the request has no limit, and the least limit that the provider
 	// accepts. Both are 0 for calls without output (embeddings).
 	Output() (want, least int64)
-	// ServerIDs returns the ids of state at the provider that the request refers to (previous_response_id and the like).
+	// ServerIDs returns the ids in the request of objects that the provider stores, such as files and earlier responses.
 	ServerIDs() []string
 	// Encode returns the body that is sent to the provider, with the values in t.
 	Encode(t Target) ([]byte, error)
@@ -83,7 +83,7 @@ type Meter interface {
 	// OutputBytes returns the number of bytes of output text so far. It bounds the output tokens of an answer whose usage is not
 	// final, because a token has at least one byte.
 	OutputBytes() int64
-	// IDs returns the ids of state at the provider that the answer has created (the response id and the like).
+	// IDs returns the ids of the objects that the answer has created and the provider stores, such as files and the response.
 	IDs() []string
 	// Done reports whether the end of the answer was read (data: [DONE], message_stop, the whole JSON value).
 	Done() bool

@@ -24,7 +24,7 @@ type checker struct {
 	images      int64         // number of images
 	imageTokens int64         // part of tokens that is for images
 	unbounded   bool          // the body does not bound the input tokens
-	ids         []string      // ids of state at the provider, such as files
+	ids         []string      // ids in the body of objects that the provider stores, such as files
 }
 
 // errUnknown refuses an unknown field.
@@ -120,7 +120,7 @@ func checkString(v strictjson.Value) error {
 // safety checks one safety setting.
 func (c *checker) safety(v strictjson.Value) error { return checkFields(v, "category", "threshold") }
 
-// serverID refuses the id of state at the provider, such as a file, without the grant, and otherwise records it.
+// serverID adds v, the id of an object that the provider stores, to c.ids, or refuses it without the grant server-state.
 func (c *checker) serverID(v strictjson.Value) error {
 	id, ok := v.Text()
 	switch {

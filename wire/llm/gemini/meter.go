@@ -21,24 +21,24 @@ func (Dialect) Meter(e dialect.Endpoint, _ bool) dialect.Meter {
 
 // meter implements [dialect.Meter] for the Gemini API.
 type meter struct {
-	free          bool // the call costs nothing
-	started       bool // the first byte of the answer was read
-	events        sse.Splitter
-	plain         *jsonscan.Scanner // reads an answer that is one JSON value; nil if the answer is a stream of events
-	tokens        caisson.TokenCount
-	outputBytes   int64
-	finished      bool // the reason why the output ended was read
-	usageComplete bool // the usage in the field tokens is final
-	failed        bool // the stream has ended with an error
-	done          bool // the end of the answer was read
+	free          bool               // the call costs nothing
+	started       bool               // the first byte of the answer was read
+	events        sse.Splitter       // splits an answer that is a stream of events
+	plain         *jsonscan.Scanner  // reads an answer that is one JSON value; nil if the answer is a stream of events
+	tokens        caisson.TokenCount // the usage that the provider has reported so far
+	outputBytes   int64              // bytes of the model's output so far
+	finished      bool               // the reason why the output ended was read
+	usageComplete bool               // the usage in the field tokens is final
+	failed        bool               // the stream has ended with an error
+	done          bool               // the end of the answer was read
 }
 
 // Indexes, in the scanner, of the paths whose values are read from an answer that is one JSON value.
 const (
-	pathUsage = iota
-	pathFinish
-	pathBlock
-	pathError
+	pathUsage  = iota // usageMetadata, the counts of tokens
+	pathFinish        // finishReason of a candidate: why the model's output has ended
+	pathBlock         // promptFeedback.blockReason: why the provider has blocked the prompt, so that there is no output
+	pathError         // error, if the call has failed
 )
 
 // Write reads a piece of the answer. It always returns len(p), nil.
@@ -162,7 +162,7 @@ func (m *meter) Usage() (caisson.TokenCount, bool) { return m.tokens, m.usageCom
 // OutputBytes returns the number of bytes of output so far.
 func (m *meter) OutputBytes() int64 { return m.outputBytes }
 
-// IDs returns no ids, because answers create no state at the provider.
+// IDs returns no ids, because answers create no objects that the provider stores.
 func (m *meter) IDs() []string { return nil }
 
 // Done reports whether the end of the answer was read.

@@ -52,7 +52,7 @@ func checkMessages(p *parser, v value) error {
 	return p.list(v, checkMessage)
 }
 
-// checkMessage copies a message of a chat.
+// checkMessage checks a message of a chat, which must have a role, and copies its known fields to p.out.
 func checkMessage(p *parser, v value) error {
 	p.extraTokens += partOverhead
 	p.hasType = false
@@ -65,7 +65,7 @@ func checkMessage(p *parser, v value) error {
 	return nil
 }
 
-// checkRole copies the role of a message, which must be a text.
+// checkRole checks that the role of a message is a text, and copies it to p.out.
 func checkRole(p *parser, v value) error {
 	if v.Kind() != '"' {
 		return strictjson.Refuse("", "the role is not a string")
@@ -74,7 +74,7 @@ func checkRole(p *parser, v value) error {
 	return copyRaw(p, v)
 }
 
-// checkContent copies text, null, or parts.
+// checkContent checks the content of a message or item, a scalar or a list of parts, and copies it to p.out.
 func checkContent(p *parser, v value) error {
 	if v.Kind() != '[' {
 		return copyScalar(p, v)
@@ -86,7 +86,7 @@ func checkContent(p *parser, v value) error {
 	return err
 }
 
-// checkPart copies a part of content, which must have a supported type.
+// checkPart checks a part of content, a text or an object of a supported type, and copies its known fields to p.out.
 func checkPart(p *parser, v value) error {
 	if v.Kind() == '"' {
 		return copyRaw(p, v)
@@ -114,7 +114,7 @@ func checkPartType(p *parser, v value) error {
 	}
 }
 
-// checkImage copies {"url": ...} in chats, and the URL itself in responses.
+// checkImage checks image_url in a part, which is an object with a URL in chats, otherwise a URL, and copies it to p.out.
 func checkImage(p *parser, v value) error {
 	switch v.Kind() {
 	case '{':
@@ -134,8 +134,8 @@ func checkImageURL(p *parser, v value) error {
 	return nil
 }
 
-// copyImageURL copies the URL of an image: a data URL, or a URL that the provider may fetch. It refuses data URLs that are not of
-// images: some providers accept documents and videos in place of an image, and their tokens have no bound.
+// copyImageURL copies the URL of an image to p.out: a data URL, or one that the provider may fetch. It refuses data URLs of other
+// things: some providers accept documents and videos in place of an image, and their tokens have no bound.
 func (p *parser) copyImageURL(v value) error {
 	if bytes.HasPrefix(v, []byte(`"data:`)) && !bytes.HasPrefix(v.Bytes(), []byte("data:image/")) {
 		return strictjson.Refuse("", "the data: URL is of no image; send data:image/..., or other data as a file")
@@ -143,7 +143,7 @@ func (p *parser) copyImageURL(v value) error {
 	return p.copyURL(v)
 }
 
-// copyURL copies a data URL, or a URL that the provider may fetch.
+// copyURL copies a data URL to p.out, or an HTTP URL if the guest has the grant remote-urls: the provider fetches it.
 func (p *parser) copyURL(v value) error {
 	switch {
 	case v.Kind() != '"':
@@ -159,7 +159,8 @@ func (p *parser) copyURL(v value) error {
 
 func checkFile(p *parser, v value) error { return p.object(v, fileFields) }
 
-// serverID copies an id of state at the provider, such as a file. The gateway checks later that the id belongs to the account.
+// serverID copies to p.out the id of an object that the provider stores, such as a file, if the guest has the grant server-state.
+// The gateway checks later that the guest's account has created the object.
 func (p *parser) serverID(v value) error {
 	id, ok := v.Text()
 	switch {
@@ -172,8 +173,8 @@ func (p *parser) serverID(v value) error {
 	return copyRaw(p, v)
 }
 
-// checkThinking copies thinking blocks that a proxy requires to be sent back. Blocks of other types would be interpreted as
-// content.
+// checkThinking checks a list of blocks with a model's thinking, which some proxies require to be sent back, and copies it to
+// p.out. Blocks of other types are refused, because they would be interpreted as content.
 func checkThinking(p *parser, v value) error {
 	return p.list(v, func(p *parser, x value) error {
 		if kind := x.Get("type"); !kind.Is("thinking") && !kind.Is("redacted_thinking") {
@@ -183,7 +184,7 @@ func checkThinking(p *parser, v value) error {
 	})
 }
 
-// checkCacheControl replaces the value by the default kind of cache, because longer lifetimes cost more.
+// checkCacheControl appends the default kind of cache to p.out in place of v, because longer lifetimes cost more.
 func checkCacheControl(p *parser, v value) error {
 	if !v.IsNull() {
 		p.out = append(p.out, `{"type":"ephemeral"}`...)

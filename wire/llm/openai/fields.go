@@ -9,13 +9,13 @@ import (
 
 type value = strictjson.Value
 
-// A rule checks a value and appends to p.out its forwarded form. If it appends nothing, the field is dropped.
-// An error refuses the whole body.
+// A rule checks v, a value in the body of a request, and appends to p.out what is forwarded to the provider in place of v. If it
+// appends nothing, the field is dropped. An error refuses the whole body.
 type rule func(p *parser, v value) error
 
-// parser copies the forwarded parts of one body.
+// parser checks the body of a request and copies the parts that are forwarded to the provider.
 type parser struct {
-	request     request
+	request     request       // the result of the parser; the rules set its fields
 	allow       dialect.Allow // grants that apply to the request
 	out         []byte        // the forwarded parts so far
 	extraTokens int64         // tokens that the input can have besides one for each byte of out; less than 0 if out has bytes that are not text
@@ -66,7 +66,7 @@ func init() {
 	}
 }
 
-// object applies the rules in fields to the members of v, and drops the other members.
+// object applies the rules in fields to the members of the object v, drops the other members, and appends the result to p.out.
 func (p *parser) object(v value, fields map[string]rule) error {
 	if v.Kind() != '{' {
 		return strictjson.Refuse("", "the value is no object; send one")
@@ -94,7 +94,7 @@ func (p *parser) object(v value, fields map[string]rule) error {
 	return nil
 }
 
-// list copies the elements of an array.
+// list applies the rule each to the elements of v, which must be an array, and appends the resulting array to p.out.
 func (p *parser) list(v value, each rule) error {
 	if v.Kind() != '[' {
 		return strictjson.Refuse("", "the value is not an array; send one")
@@ -112,7 +112,7 @@ func (p *parser) list(v value, each rule) error {
 	return nil
 }
 
-// copyRaw copies a value unchanged.
+// copyRaw copies v unchanged to p.out.
 func copyRaw(p *parser, v value) error {
 	p.out = append(p.out, v...)
 	return nil
@@ -205,7 +205,7 @@ func checkAnswerCount(p *parser, v value) error {
 	return strictjson.Refuse("", "only one answer per call is supported; leave n out, or send 1")
 }
 
-// checkCacheKey records prompt_cache_key, which Encode hashes together with the user.
+// checkCacheKey checks and stores the field prompt_cache_key, which Encode hashes together with the user.
 func checkCacheKey(p *parser, v value) error {
 	s, ok := v.Text()
 	if !ok && !v.IsNull() || len(s) > 1024 {
@@ -215,7 +215,7 @@ func checkCacheKey(p *parser, v value) error {
 	return nil
 }
 
-// checkStore records whether the provider stores the response, which requires the grant server-state.
+// checkStore checks the field store. The provider stores the response only with the grant server-state.
 func checkStore(p *parser, v value) error {
 	b, ok := v.Bool()
 	if !ok && !v.IsNull() {
@@ -246,7 +246,7 @@ func checkModalities(p *parser, v value) error {
 	return nil
 }
 
-// checkWebSearch copies the options of a web search that the provider runs, if such tools are granted.
+// checkWebSearch copies web_search_options, the options of a web search by the provider, to p.out if such tools are granted.
 func checkWebSearch(p *parser, v value) error {
 	if !p.allow.ProviderTools {
 		return strictjson.Refuse("", "a search that the provider runs is not granted; leave it out, or request the grant provider-tools")
@@ -255,7 +255,7 @@ func checkWebSearch(p *parser, v value) error {
 	return copyRaw(p, v)
 }
 
-// checkInstructions copies the instructions, which must be a text.
+// checkInstructions checks that the instructions in a body are a text, and copies them to p.out.
 func checkInstructions(p *parser, v value) error {
 	if v.Kind() != '"' {
 		return strictjson.Refuse("", "the value is not a string; send instructions as text")
@@ -263,7 +263,7 @@ func checkInstructions(p *parser, v value) error {
 	return copyRaw(p, v)
 }
 
-// checkEmbeddingInput copies the input of an embeddings request, if it is a text, a list of tokens, or a list of these.
+// checkEmbeddingInput checks and copies the input of an embeddings request: a text or a list of texts, tokens or lists of tokens.
 func checkEmbeddingInput(p *parser, v value) error {
 	p.hasInput = true
 	text := func(_ *parser, x value) error {

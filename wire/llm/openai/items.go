@@ -42,13 +42,13 @@ var functionFields = map[string]rule{
 	"name": copyScalar, "description": copyScalar, "parameters": copyRaw, "strict": copyScalar, "format": copyRaw, "cache_control": checkCacheControl,
 }
 
-// checkFunction copies the definition of a tool of type function or custom.
+// checkFunction copies to p.out the known fields of the definition of a function or custom tool, which must be an object.
 func checkFunction(p *parser, v value) error {
 	p.extraTokens += v.Growth()
 	return p.object(v, functionFields)
 }
 
-// checkFunctions copies the field functions of a chat, which is the older form of its tools.
+// checkFunctions checks the field functions of a chat, which is the older form of its tools, and copies it to p.out.
 func checkFunctions(p *parser, v value) error {
 	return p.list(v, checkFunction)
 }
@@ -61,7 +61,7 @@ func checkItems(p *parser, v value) error {
 	return p.list(v, checkItem)
 }
 
-// checkItem copies an item of the input of a response.
+// checkItem checks an item of the input of a responses request, which must have an allowed type, and copies it to p.out.
 func checkItem(p *parser, v value) error {
 	p.extraTokens += partOverhead
 	kind := v.Get("type").Bytes()
@@ -89,7 +89,7 @@ func checkItem(p *parser, v value) error {
 	return p.object(v, itemFields)
 }
 
-// checkOutput copies the result of a tool: text, parts, or a screenshot.
+// checkOutput checks the result of a tool, a scalar, a list of parts or a screenshot, and copies it to p.out.
 func checkOutput(p *parser, v value) error {
 	switch v.Kind() {
 	case '[':
@@ -100,7 +100,7 @@ func checkOutput(p *parser, v value) error {
 	return copyScalar(p, v)
 }
 
-// checkSummary copies the summary of reasoning: a scalar, or a list of parts.
+// checkSummary checks the summary of a model's reasoning, a scalar or a list of parts, and copies it to p.out.
 func checkSummary(p *parser, v value) error {
 	if v.Kind() != '[' {
 		return copyScalar(p, v)
@@ -113,7 +113,7 @@ func checkTools(p *parser, v value) error {
 	return p.list(v, checkTool)
 }
 
-// checkTool copies a tool that the client runs, or one that the provider runs if that is granted.
+// checkTool checks the definition of a tool, which the client runs, or the provider if that is granted, and copies it to p.out.
 func checkTool(p *parser, v value) error {
 	p.extraTokens += toolOverhead
 	kind := v.Get("type").Bytes()
@@ -129,8 +129,8 @@ func checkTool(p *parser, v value) error {
 	return strictjson.Refuse("type", "tools of type %.40q are run by the provider or not known here; use functions, or ask for the grant provider-tools", kind)
 }
 
-// checkNamespace copies the tools of a namespace. Only functions of the client are allowed, because tools that the provider
-// runs would otherwise be forwarded without a check of their type.
+// checkNamespace checks the tools of a namespace and copies them to p.out. Only functions and custom tools are allowed, which the
+// client runs, because tools that the provider runs would otherwise be forwarded without a check of their type.
 func checkNamespace(p *parser, v value) error {
 	return p.list(v, func(p *parser, x value) error {
 		p.extraTokens += toolOverhead
@@ -141,7 +141,7 @@ func checkNamespace(p *parser, v value) error {
 	})
 }
 
-// copyProviderTool copies a definition, call or result of a tool that the provider runs, and checks the ids and URLs in it.
+// copyProviderTool checks ids and URLs in a definition, call or result of a tool that the provider runs, and copies it to p.out.
 func (p *parser) copyProviderTool(v value) error {
 	if err := p.checkReferences(v, maxNesting); err != nil {
 		return err
@@ -149,7 +149,7 @@ func (p *parser) copyProviderTool(v value) error {
 	return copyRaw(p, v)
 }
 
-// checkReferences checks ids of state at the provider and URLs that it fetches, at any level of v, but at most levels deep.
+// checkReferences checks ids of objects at the provider, and URLs that it fetches, in v, which may nest at most levels deep.
 func (p *parser) checkReferences(v value, levels int) error {
 	if levels == 0 {
 		return strictjson.Refuse("", "the value nests deeper than anything that the API knows; make it flatter")
@@ -177,7 +177,7 @@ func (p *parser) checkReferences(v value, levels int) error {
 	return nil
 }
 
-// checkReference checks v, the value of the field name: ids of state at the provider, or a URL. It copies nothing.
+// checkReference checks v, the value of the field name: ids of objects that the provider stores, or a URL. It copies nothing.
 func (p *parser) checkReference(name string, v value) error {
 	check := p.serverID
 	switch name {

@@ -11,11 +11,9 @@ import (
 )
 
 const (
-	// maxNesting limits the nesting depth at which values are read, because a level is read once more for each level above it.
-	maxNesting = 16
-
-	maxEvent = 8 << 20 // bytes of an event that are kept; the final event of a response contains the whole answer
-	maxIDs   = 256     // ids of a response and its items that are kept per answer
+	maxNesting = 16      // nesting depth to which values are read; a level is read once more for each level above it
+	maxEvent   = 8 << 20 // bytes of an event that are kept; the final event of a response contains the whole answer
+	maxIDs     = 256     // ids of a response and its items that are kept per answer
 )
 
 // Meter returns the meter for an answer that is a stream of events, or one JSON value.
@@ -28,10 +26,11 @@ func (Dialect) Meter(e dialect.Endpoint, stream bool) dialect.Meter {
 
 // plainMeter implements [dialect.Meter] for an answer that is one JSON value.
 type plainMeter struct {
-	api  string
-	scan *jsonscan.Scanner
+	api  string            // operation of the request: chat, responses or embeddings
+	scan *jsonscan.Scanner // keeps the answer's fields usage, id and output, in this order
 }
 
+// Write reads p, the next piece of the answer, and keeps the fields that are needed. It always returns len(p), nil.
 func (m *plainMeter) Write(p []byte) (int, error) {
 	m.scan.Write(p)
 	return len(p), nil
@@ -43,9 +42,10 @@ func (m *plainMeter) Usage() (caisson.TokenCount, bool) {
 	return t, ok && m.scan.Done()
 }
 
-func (m *plainMeter) OutputBytes() int64 { return m.scan.StringBytes() }
-func (m *plainMeter) Done() bool         { return m.scan.Done() } // the whole value was read
+func (m *plainMeter) OutputBytes() int64 { return m.scan.StringBytes() } // bytes of all strings of the answer
+func (m *plainMeter) Done() bool         { return m.scan.Done() }        // the whole value was read
 
+// IDs returns the ids of a response and of its items, which the provider stores. It returns none for other operations.
 func (m *plainMeter) IDs() []string {
 	if m.api != responses || !m.scan.Done() {
 		return nil
@@ -64,16 +64,17 @@ func (m *plainMeter) IDs() []string {
 
 // streamMeter implements [dialect.Meter] for an answer that is a stream of events.
 type streamMeter struct {
-	api         string
-	events      sse.Splitter
-	tokens      caisson.TokenCount
-	hasUsage    bool // the provider has reported tokens
-	usageOnly   bool // no part of the answer came with the reported tokens or after them
-	done        bool // the end of the answer was read
-	outputBytes int64
-	ids         []string // ids of state at the provider, such as files
+	api         string             // operation of the request: chat or responses
+	events      sse.Splitter       // splits the answer into events
+	tokens      caisson.TokenCount // the usage that the provider has reported last
+	hasUsage    bool               // the provider has reported its usage
+	usageOnly   bool               // no part of the answer came with the reported tokens or after them
+	done        bool               // the end of the answer was read
+	outputBytes int64              // bytes of the model's output so far
+	ids         []string           // ids of the response and of its items, which the provider stores
 }
 
+// Write reads p, the next piece of the answer. It always returns len(p), nil.
 func (m *streamMeter) Write(p []byte) (int, error) {
 	m.events.Write(p, m.event)
 	return len(p), nil
@@ -83,10 +84,11 @@ func (m *streamMeter) Write(p []byte) (int, error) {
 func (m *streamMeter) Usage() (caisson.TokenCount, bool) {
 	return m.tokens, m.hasUsage && (m.usageOnly || m.done)
 }
-func (m *streamMeter) OutputBytes() int64 { return m.outputBytes }
-func (m *streamMeter) IDs() []string      { return m.ids }
-func (m *streamMeter) Done() bool         { return m.done }
+func (m *streamMeter) OutputBytes() int64 { return m.outputBytes } // bytes of the model's output so far
+func (m *streamMeter) IDs() []string      { return m.ids }         // ids of the response and of its items; none for chats
+func (m *streamMeter) Done() bool         { return m.done }        // the end of the answer was read
 
+// event reads one event of the answer: usage, ids, the bytes of output, or the end.
 func (m *streamMeter) event(e sse.Event) {
 	data := strictjson.Value(bytes.TrimSpace(e.Data))
 	switch {

@@ -23,15 +23,15 @@ const (
 // encodeRoom is the capacity that Parse reserves for the fields that Encode appends.
 const encodeRoom = 512
 
-// A request is a body whose forwarded parts have been copied.
+// A request is the checked body of a request, with a copy of the parts that are forwarded to the provider.
 type request struct {
-	api        string
+	api        string   // operation of the request: chat, responses or embeddings
 	out        []byte   // JSON of the forwarded fields, without the closing brace; has capacity for what Encode appends
 	encoded    bool     // Encode was called and has used the capacity of out
 	inputBound int64    // upper bound of the input tokens
 	images     int64    // number of images; each counts as imageTokens tokens
 	bounded    bool     // false: the input tokens have no bound
-	ids        []string // ids of state at the provider, such as files
+	ids        []string // ids in the body of objects that the provider stores, such as files
 
 	model       string
 	stream      bool
@@ -79,9 +79,9 @@ func inputField(api string) string {
 
 func (r *request) Model() string             { return r.model }
 func (r *request) Stream() bool              { return r.stream }
-func (r *request) Input() (int64, bool)      { return r.inputBound, r.bounded }
-func (r *request) Images() (n, tokens int64) { return r.images, r.images * imageTokens }
-func (r *request) ServerIDs() []string       { return r.ids }
+func (r *request) Input() (int64, bool)      { return r.inputBound, r.bounded }          // input tokens at most; false: no bound
+func (r *request) Images() (n, tokens int64) { return r.images, r.images * imageTokens } // number, and their input tokens
+func (r *request) ServerIDs() []string       { return r.ids }                            // ids of objects at the provider
 
 // Output returns the requested output limit, 0 if there is none, and the least limit that the provider accepts, in tokens.
 func (r *request) Output() (want, least int64) {

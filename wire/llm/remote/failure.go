@@ -12,17 +12,17 @@ import (
 )
 
 const (
-	maxFailures  = 20              // count of refused requests at which a source receives status 429
-	failureDecay = 3 * time.Second // interval at which the count of a source is reduced by one
-	maxSources   = 4096            // maximum number of sources with a count
+	maxFailures  = 20              // number of refused requests at which a client address receives status 429
+	failureDecay = 3 * time.Second // interval at which the number of an address is reduced by one
+	maxSources   = 4096            // maximum number of client addresses whose refused requests are counted
 )
 
-// failureLimiter counts refused requests by source: an IPv4 address, or an IPv6 /64 network.
+// failureLimiter counts refused requests by source: the IPv4 address, or the IPv6 /64 network, of the client.
 type failureLimiter struct {
 	now func() time.Time // the clock
 
 	mu      sync.Mutex                            // guards sources
-	sources *lru.Map[netip.Prefix, *failureCount] // counts of the latest sources
+	sources *lru.Map[netip.Prefix, *failureCount] // counts of the sources whose requests were refused last
 }
 
 // failureCount is the number of refused requests of a source, reduced by one per failureDecay.
@@ -31,7 +31,7 @@ type failureCount struct {
 	since time.Time // time to which count has been reduced
 }
 
-// newFailureLimiter returns a limiter without counts.
+// newFailureLimiter returns a limiter that has not counted any requests.
 func newFailureLimiter() *failureLimiter {
 	return &failureLimiter{now: time.Now, sources: lru.New[netip.Prefix, *failureCount](maxSources)}
 }

@@ -11,17 +11,16 @@ import (
 
 // RegistryConfig configures a Registry.
 type RegistryConfig struct {
-	Max int              // maximum number of runs; 0 means 100,000
+	Max int              // maximum number of gateway runs; 0 means 100,000
 	Now func() time.Time // the clock; nil means [time.Now]
 }
 
-// defaultMaxRuns is the maximum number of runs if RegistryConfig.Max is 0.
-const defaultMaxRuns = 100_000
+const defaultMaxRuns = 100_000 // maximum number of gateway runs if RegistryConfig.Max is 0
 
 // A Registry stores gateway runs in memory. The owner of the Registry must register the runs again after a restart. It is safe
 // for concurrent use.
 type Registry struct {
-	max int              // maximum number of runs
+	max int              // maximum number of gateway runs
 	now func() time.Time // the clock
 
 	mu      sync.RWMutex             // guards the fields below
@@ -29,7 +28,7 @@ type Registry struct {
 	sweepAt int                      // number of runs at which expired ones are removed
 }
 
-// A registeredRun is a run with the time at which it expires.
+// A registeredRun is a gateway run with the time at which it expires.
 type registeredRun struct {
 	spec  caisson.WireSpec // guest and grant of the run
 	until time.Time        // when the run expires
@@ -37,7 +36,7 @@ type registeredRun struct {
 
 var _ Runs = (*Registry)(nil)
 
-// NewRegistry returns an empty registry.
+// NewRegistry returns a registry without gateway runs.
 func NewRegistry(cfg RegistryConfig) *Registry {
 	r := &Registry{max: cfg.Max, now: cfg.Now, runs: map[string]registeredRun{}}
 	if r.max <= 0 {
@@ -58,8 +57,8 @@ func tokenRun(g caisson.Guest) string {
 	return string(g.Sandbox)
 }
 
-// Put adds or replaces the run of spec.Guest, which expires at until. A new attempt replaces the previous one. The policy in spec
-// is ignored. Returns an Invalid error if spec has no account, run or models, and Exhausted if there are too many runs.
+// Put adds or replaces the gateway run of spec.Guest, which expires at until. A new attempt replaces the previous one. The policy
+// in spec is ignored. Returns an Invalid error if spec has no account, run or models, and Exhausted if there are too many runs.
 func (r *Registry) Put(spec caisson.WireSpec, until time.Time) error {
 	id := tokenRun(spec.Guest)
 	switch {

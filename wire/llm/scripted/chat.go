@@ -11,6 +11,7 @@ var chatFields = []string{
 	"web_search_options",
 }
 
+// chatRequest is the body of a request of OpenAI's chat completions, with those of its fields that are read.
 type chatRequest struct {
 	Model               string        `json:"model"`
 	Messages            []chatMessage `json:"messages"`
@@ -30,6 +31,7 @@ type chatRequest struct {
 	} `json:"tools"`
 }
 
+// chatMessage is one message in a request of OpenAI's chat completions.
 type chatMessage struct {
 	Role       string   `json:"role"`
 	Content    *content `json:"content"`
@@ -77,7 +79,7 @@ func parseChat(body []byte) (*conversation, error) {
 	return c, c.chatMessages(req.Messages)
 }
 
-// chatMessages reads the messages. A tool's message must answer a call of the assistant's message before it.
+// chatMessages reads the messages. A message with a tool's result must refer to a call in the assistant's message before it.
 func (c *conversation) chatMessages(messages []chatMessage) error {
 	names := map[string]string{} // names of the calls that can be answered, by id
 	for i, m := range messages {

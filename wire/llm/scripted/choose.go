@@ -6,32 +6,30 @@ import (
 )
 
 const (
-	// maxMatch is the number of bytes of a message or result that conditions are matched against.
-	maxMatch = 64 << 10
-	// maxRounds is the maximum number of rounds of tool calls after a message of the user.
-	maxRounds = 1000
+	maxMatch  = 64 << 10 // bytes at the beginning of a message, or of a tool's result, that conditions are matched against
+	maxRounds = 1000     // maximum number of rounds of tool calls after the last message of the user
 )
 
 // conversation is the contents of a request, independent of its API.
 type conversation struct {
-	api       string
-	model     string
+	api       string          // operation of the request: apiChat, apiResponses, apiMessages or apiGenerate
+	model     string          // the requested model
 	user      string          // the last message of the user
 	rounds    []round         // rounds of tool calls after the last message of the user, oldest first
 	tools     map[string]bool // names of the tools that the request offers
 	textBytes int64           // bytes of text in the request
 	limit     int64           // limit of output tokens; 0: none
-	stream    bool
-	usage     bool // the client requests that the stream reports the usage
+	stream    bool            // the client requests a stream of events
+	usage     bool            // the client requests that the stream reports the usage
 }
 
-// round is the set of results of one round of tool calls.
+// A round contains the results of the tools that the model has called in one of its answers.
 type round []result
 
-// A result is the result of a call of a tool.
+// A result is what a called tool has returned, as the request contains it: the name of the tool, and the text of the result.
 type result struct{ tool, text string }
 
-// addResult adds a tool's result to the last round.
+// addResult adds the result of a tool to the last round: to the results of the calls in the model's last answer.
 func (c *conversation) addResult(r result) {
 	if len(c.rounds) == 0 {
 		c.rounds = append(c.rounds, nil)
@@ -50,7 +48,7 @@ func (c *conversation) last() round {
 	return c.rounds[len(c.rounds)-1]
 }
 
-// matchPrefix returns the part of s that conditions are matched against.
+// matchPrefix returns the first maxMatch bytes of s, which conditions are matched against.
 func matchPrefix(s string) string { return s[:min(len(s), maxMatch)] }
 
 // matches reports whether the conditions of t hold, except those on results, and c offers the tools that t calls.

@@ -45,16 +45,16 @@ var geminiTypes = map[int]string{
 	http.StatusTooManyRequests: "RESOURCE_EXHAUSTED", http.StatusServiceUnavailable: "UNAVAILABLE",
 }
 
-// errorStyle selects the provider whose error format is used.
+// errorStyle is the format in which an error is sent: that of OpenAI's, Anthropic's or Gemini's API.
 type errorStyle int
 
 const (
-	styleOpenAI errorStyle = iota
-	styleAnthropic
-	styleGemini
+	styleOpenAI    errorStyle = iota // errors in the format of OpenAI's API
+	styleAnthropic                   // errors in the format of Anthropic's API
+	styleGemini                      // errors in the format of Gemini's API
 )
 
-// format returns the body of an error.
+// format returns the body of a response that reports e in the format of an API.
 func (e *apiError) format(as errorStyle) object {
 	anthropic := as == styleAnthropic
 	types, kind := openaiTypes, "invalid_request_error"
@@ -104,7 +104,7 @@ func orNull(s string) any {
 	return s
 }
 
-// writeError responds with an error.
+// writeError responds with err in the format of an API. Errors other than an apiError become status 500.
 func writeError(w http.ResponseWriter, err error, as errorStyle) {
 	e, ok := errors.AsType[*apiError](err)
 	if !ok {

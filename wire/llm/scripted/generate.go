@@ -10,22 +10,24 @@ import (
 // generateFields are the fields of a GenerateContentRequest; others are refused.
 var generateFields = []string{"contents", "systemInstruction", "tools", "toolConfig", "safetySettings", "cachedContent", "generationConfig", "model", "serviceTier"}
 
+// generateRequest is the body of a request to Gemini's generateContent, with those of its fields that are read.
 type generateRequest struct {
-	Contents []generateContent `json:"contents"`
-	System   generateContent   `json:"systemInstruction"`
+	Contents []generateContent `json:"contents"`          // messages of the conversation, the oldest first
+	System   generateContent   `json:"systemInstruction"` // instructions for the model
 	Tools    []struct {
 		Functions []struct {
 			Name        string `json:"name"`
 			Description string `json:"description"`
 		} `json:"functionDeclarations"`
 	} `json:"tools"`
-	Config struct {
-		Limit *int64 `json:"maxOutputTokens"`
+	Config struct { // parameters of the answer
+		Limit *int64 `json:"maxOutputTokens"` // maximum number of output tokens; nil: no limit
 	} `json:"generationConfig"`
 }
 
+// generateContent is one message in a request to Gemini: of the user, of the model, or with instructions or results of tools.
 type generateContent struct {
-	Role  string `json:"role"`
+	Role  string `json:"role"` // "model" for messages of the model
 	Parts []struct {
 		Text string `json:"text"`
 		Call *struct {
@@ -41,7 +43,7 @@ type generateContent struct {
 	} `json:"parts"`
 }
 
-// text returns all text in c.
+// text returns the texts of all parts of c, joined by newlines.
 func (c *generateContent) text() string {
 	var all []string
 	for _, p := range c.Parts {
@@ -93,7 +95,7 @@ func parseGenerate(r *http.Request, body []byte) (*conversation, error) {
 	return c, c.generateContents(req.Contents)
 }
 
-// generateContents reads the contents. Calls must be answered by the next content, each by name.
+// generateContents reads the messages of a request. A message with calls of tools must be followed by one with as many results.
 func (c *conversation) generateContents(contents []generateContent) error {
 	open := 0 // number of calls that must be answered
 	for i, m := range contents {

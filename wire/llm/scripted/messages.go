@@ -13,6 +13,7 @@ var messagesFields = []string{
 	"user_profile_id", "workspace_id",
 }
 
+// messagesRequest is the body of a request of Anthropic's messages API, with those of its fields that are read.
 type messagesRequest struct {
 	Model     string   `json:"model"`
 	MaxTokens *int64   `json:"max_tokens"`

@@ -14,6 +14,7 @@ var responsesFields = []string{
 	"tool_choice", "tools", "top_logprobs", "top_p", "truncation", "user",
 }
 
+// responsesRequest is the body of a request of OpenAI's responses API, with those of its fields that are read.
 type responsesRequest struct {
 	Model              string          `json:"model"`
 	Instructions       string          `json:"instructions"`
@@ -39,8 +40,7 @@ type item struct {
 	Output    *content `json:"output"`
 }
 
-// minOutput is OpenAI's minimum of max_output_tokens.
-const minOutput = 16
+const minOutput = 16 // the least max_output_tokens that OpenAI's responses API accepts
 
 func parseResponses(body []byte) (*conversation, error) {
 	var req responsesRequest
@@ -80,7 +80,7 @@ func parseResponses(body []byte) (*conversation, error) {
 	return c, c.items(items)
 }
 
-// items reads the items. Adjacent calls form one round.
+// items reads the items of a request's input. Adjacent calls of tools form one round: they count as calls in the same answer.
 func (c *conversation) items(items []item) error {
 	names := map[string]string{} // names of the calls that can be answered, by id
 	calling := false

@@ -16,13 +16,13 @@ import (
 
 // Limits of a script.
 const (
-	maxScript  = 1 << 20 // bytes of the YAML document
-	maxTurns   = 1000
-	maxText    = 64 << 10 // bytes of a text, or of the arguments of a call
-	maxCalls   = 32       // calls of tools in a turn
-	maxPattern = 1000     // bytes of a regular expression
-	maxDelay   = caisson.Duration(10 * time.Minute)
-	maxTokens  = 1e9 // highest number of tokens, and of answers of a turn
+	maxScript  = 1 << 20                            // bytes of the YAML document
+	maxTurns   = 1000                               // turns of a script, without the fallback
+	maxText    = 64 << 10                           // bytes of a text, or of the arguments of a call
+	maxCalls   = 32                                 // calls of tools in a turn
+	maxPattern = 1000                               // bytes of a regular expression
+	maxDelay   = caisson.Duration(10 * time.Minute) // time before an answer, or between the pieces of a stream
+	maxTokens  = 1e9                                // limit of the token counts, and of the field times, of a turn
 )
 
 const (
@@ -58,30 +58,30 @@ type turn struct {
 	Break  *breakOff       `yaml:"break"`  // how the answer breaks off; nil: it is complete
 	Error  *failure        `yaml:"error"`  // error to send in place of an answer
 
-	pattern, result *regexp.Regexp // compiled patterns of When; nil if there are none
+	pattern, result *regexp.Regexp // compiled When.Pattern and When.ResultPattern, in this order; nil if not set
 }
 
-// conditions are the conditions of a turn on the request; all that are set must be met. The package comment describes them.
+// conditions are the conditions of a turn on the request; all that are set must be met, those on a result by the same result.
 type conditions struct {
-	API           string `yaml:"api"`           // apiChat, apiResponses, apiMessages or apiGenerate
-	Model         string `yaml:"model"`         // requested model; a prefix of it if it ends in "*"
-	Last          string `yaml:"last"`          // part of the last message of the user
-	Pattern       string `yaml:"pattern"`       // regular expression for the last message of the user
-	Tool          string `yaml:"tool"`          // tool whose result the request ends with
-	Result        string `yaml:"result"`        // part of a result that the request ends with
-	ResultPattern string `yaml:"resultPattern"` // regular expression for a result that the request ends with
+	API           string `yaml:"api"`           // operation of the request: apiChat, apiResponses, apiMessages or apiGenerate
+	Model         string `yaml:"model"`         // name of the requested model, or a prefix of the name, followed by "*"
+	Last          string `yaml:"last"`          // text that the last message of the user must contain
+	Pattern       string `yaml:"pattern"`       // regular expression that the last message of the user must match
+	Tool          string `yaml:"tool"`          // name of a tool whose result the request must end with
+	Result        string `yaml:"result"`        // text that a tool's result at the end of the request must contain
+	ResultPattern string `yaml:"resultPattern"` // regular expression that a tool's result at the end of the request must match
 }
 
 // A toolCall is a call of a tool in an answer.
 type toolCall struct {
-	Name      string `yaml:"name"`
+	Name      string `yaml:"name"`      // name of the tool
 	Arguments string `yaml:"arguments"` // JSON
 }
 
 // reportedTokens is the reported usage; nil values are derived from the text.
 type reportedTokens struct {
-	Input      *int64 `yaml:"input"`
-	Output     *int64 `yaml:"output"`
+	Input      *int64 `yaml:"input"`      // input tokens, without those read from or written to the cache
+	Output     *int64 `yaml:"output"`     // output tokens
 	CacheRead  int64  `yaml:"cacheRead"`  // input tokens read from the cache
 	CacheWrite int64  `yaml:"cacheWrite"` // input tokens written to the cache
 }
@@ -102,7 +102,7 @@ const (
 // A breakOff makes an answer end before it is complete.
 type breakOff struct {
 	How   string `yaml:"how"`   // breakCut, breakHang or breakError
-	After int    `yaml:"after"` // bytes of text and arguments that are sent before the answer breaks off
+	After int    `yaml:"after"` // number of bytes of text and arguments that are sent before the answer breaks off
 }
 
 // A failure is an error in place of an answer.
@@ -115,10 +115,10 @@ type failure struct {
 
 // Reasons for the end of an answer.
 const (
-	finishStop   = "stop"
-	finishLength = "length"
-	finishTool   = "tool"
-	finishFilter = "filter"
+	finishStop   = "stop"   // the answer is complete
+	finishLength = "length" // the limit of output tokens was reached
+	finishTool   = "tool"   // the answer ends with calls of tools
+	finishFilter = "filter" // a filter of the provider has ended the answer
 )
 
 // parseScript parses and validates a script. It reports all errors, joined.

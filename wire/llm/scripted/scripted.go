@@ -13,11 +13,11 @@
 //	- when:                     # all conditions that are set must hold
 //	    api: chat               # chat, responses, messages or generate
 //	    model: demo-*           # a name, or a prefix of it
-//	    last: list the files    # part of the last message of the user
+//	    last: list the files    # text that the last message of the user contains
 //	    pattern: "(?i)list"     # regular expression for that message
 //	    tool: bash              # the request ends with a result of this tool
-//	    result: README          # part of a result that the request ends with
-//	    resultPattern: "^exit 0"
+//	    result: README          # text that a tool's result at the end of the request contains
+//	    resultPattern: "^exit 0" # regular expression for that result
 //	  text: "You said {{last}}."  # also {{model}} and {{result}}
 //	  calls:                    # of tools; a turn with tools that the request does not offer does not match
 //	  - {name: bash, arguments: '{"command": "ls"}'}
@@ -56,15 +56,15 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// The operations of a model. A turn can be limited to one of the first four.
+// The operations of the APIs that a model serves. The condition "api" limits a turn to requests of one of the first four.
 const (
-	apiChat       = "chat"
-	apiResponses  = "responses"
-	apiMessages   = "messages"
-	apiGenerate   = "generate"
-	apiEmbeddings = "embeddings"
-	apiCount      = "count_tokens"
-	apiModels     = "models"
+	apiChat       = "chat"         // OpenAI's chat completions
+	apiResponses  = "responses"    // OpenAI's responses
+	apiMessages   = "messages"     // Anthropic's messages
+	apiGenerate   = "generate"     // Gemini's generateContent and streamGenerateContent
+	apiEmbeddings = "embeddings"   // OpenAI's embeddings
+	apiCount      = "count_tokens" // Anthropic's count_tokens
+	apiModels     = "models"       // the list of models, in OpenAI's or Anthropic's format
 )
 
 // maxBody is the maximum size of a request body in bytes, the same as Anthropic's.

@@ -23,9 +23,9 @@ type Scanner struct {
 	stringBytes int64              // bytes of all strings read so far that are not names, as escaped
 	size        int64              // bytes of the text read so far
 
-	depth int             // number of arrays and objects that have begun and not ended
-	level [maxLevel]level // these arrays and objects, the outermost first, up to maxLevel
-	next  uint32          // bit set of the paths that the next value may match
+	depth int             // number of open arrays and objects: those that have begun and not ended
+	level [maxLevel]level // the open arrays and objects, the outermost first; only the first maxLevel of them
+	next  uint32          // bit set, by index in paths, of the paths to the next value or to a value in it
 	done  bool            // the whole text was read
 
 	str, esc, name bool   // in a string; after a backslash in it; the string is the name of a member
@@ -42,7 +42,7 @@ type Scanner struct {
 // level is an array or object that has begun and not ended.
 type level struct {
 	array bool   // an array; otherwise an object
-	mask  uint32 // bit set of the paths that this array or object matches
+	mask  uint32 // bit set, by index in Scanner.paths, of the paths to this array or object or to a value in it
 }
 
 // New returns a Scanner for at most 32 paths. A path consists of names joined by dots, with "*" for every element of an array,
@@ -121,7 +121,7 @@ func (s *Scanner) text(p []byte) {
 	}
 }
 
-// endString ends the current string. If it is a name, it determines the paths that the member's value may match.
+// endString ends the current string. If it is a name, it determines which of s.paths lead to the member's value, or into it.
 func (s *Scanner) endString() {
 	s.str = false
 	if s.name {
@@ -131,7 +131,7 @@ func (s *Scanner) endString() {
 	s.endValue()
 }
 
-// matchPaths returns the bit set of those paths matched by the innermost array or object whose next element is name.
+// matchPaths returns the bit set of the paths that lead to, or into, the element name of the innermost open array or object.
 func (s *Scanner) matchPaths(name string) (mask uint32) {
 	if s.depth == 0 || s.depth > maxLevel {
 		return 0
@@ -185,7 +185,7 @@ func (s *Scanner) byte(c byte) {
 	}
 }
 
-// begin begins a value, whose first byte is c. If the value is at a path, it is kept.
+// begin begins a value, whose first byte is c. If the path to the value is one of s.paths, its bytes are kept.
 func (s *Scanner) begin(c byte) {
 	if s.keptPath < 0 && s.next != 0 {
 		for i, w := range s.paths {
@@ -218,7 +218,7 @@ func (s *Scanner) open(array bool) {
 	s.nextMember()
 }
 
-// nextMember determines whether a name is next, and which paths the next value may match, after an opening bracket or a comma.
+// nextMember determines whether a name is next, and which paths lead to the next value, after an opening bracket or a comma.
 func (s *Scanner) nextMember() {
 	switch {
 	case s.depth == 0 || s.depth > maxLevel:

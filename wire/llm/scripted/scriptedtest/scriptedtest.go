@@ -18,7 +18,7 @@ type Call struct {
 	Method string             // HTTP method
 	Path   string             // the escaped path, with the query
 	Host   string             // the header Host
-	Header http.Header        // the other headers of the request
+	Header http.Header        // the headers of the request, except Host
 	Body   []byte             // body of the request
 	Status int                // HTTP status of the answer; 0 if there was none
 	Billed caisson.TokenCount // the tokens that the model charged
