@@ -93,8 +93,8 @@ type RandomnessReporter interface {
 
 // WriterRecorder is a Runtime that records which process of a sandbox was the last to change each file of a workspace.
 type WriterRecorder interface {
-	// Writers returns the records for the mount with an Overlay at target since the sandbox was created or restored. It may be
-	// called while the sandbox is frozen. NotFound if there is no such mount.
+	// Writers returns the last changes of files since the sandbox was created or restored, in the mount with an Overlay at
+	// target. It may be called while the sandbox is frozen. NotFound if there is no such mount.
 	Writers(ctx context.Context, id ID, target string) (*Writers, error)
 }
 
@@ -112,7 +112,7 @@ type EndReporter interface {
 	EndReason(id ID) string
 }
 
-// MaxWriters is the maximum length of Writers.List.
+// MaxWriters is the maximum number of paths of a workspace for which Writers names the process that last changed them.
 const MaxWriters = 20_000
 
 // Writers contains the process that was the last to change each file in a workspace, as recorded by the sandbox's
@@ -248,7 +248,7 @@ type RuntimeExec struct {
 type RuntimeSandbox struct {
 	ID      ID
 	Running bool // the sandbox runs; if not, only resources remain, which must be destroyed
-	PID     int  // host pid of the sandbox's main process if Running
+	PID     int  // host pid of the sandbox's sentry if Running
 }
 
 // Capabilities describes a Runtime.

@@ -28,14 +28,14 @@ type memory struct {
 
 // A processMemory is the state of one process that a checkpoint contains.
 type processMemory struct {
-	PID    int      `json:"pid"`
-	PPID   int      `json:"ppid"`
-	Args   []string `json:"args"`
-	Env    []string `json:"env"`
-	Dir    string   `json:"dir"`
-	UID    int      `json:"uid"`
-	GID    int      `json:"gid"`
-	Origin origin   `json:"origin"`
+	PID    int      `json:"pid"`    // id of the process in the sandbox
+	PPID   int      `json:"ppid"`   // id of its parent; that of init if the checkpoint does not contain the parent
+	Args   []string `json:"args"`   // path of the program, and its arguments
+	Env    []string `json:"env"`    // environment, as KEY=value
+	Dir    string   `json:"dir"`    // working directory in the sandbox
+	UID    int      `json:"uid"`    // user id in the sandbox
+	GID    int      `json:"gid"`    // group id in the sandbox
+	Origin origin   `json:"origin"` // "command": it descends from the command; "setsid": from an exec'd process, in a new session
 	Memory []byte   `json:"memory"` // memory of the program, in serialised form
 	Used   int64    `json:"used"`   // bytes of memory that the process has allocated
 }
@@ -79,7 +79,7 @@ func (r *Runtime) Checkpoint(ctx context.Context, id caisson.ID, dir string, kee
 	return nil
 }
 
-// capture writes the checkpoint to dir. The sandbox's barrier must be closed.
+// capture writes a checkpoint of s to dir. The processes of s must be stopped: the caller must have closed s.barrier.
 func (s *sandbox) capture(dir string) error {
 	m, err := s.captureProcesses()
 	if err != nil {
@@ -100,7 +100,7 @@ func (s *sandbox) capture(dir string) error {
 	return caisson.Wrap(errors.Join(err, f.Close()), caisson.Internal, "cannot write the checkpoint's files")
 }
 
-// captureProcesses returns the memory of all processes that a checkpoint contains.
+// captureProcesses returns the processes that a checkpoint contains, with the memory of their programs.
 func (s *sandbox) captureProcesses() (*memory, error) {
 	m, keep := s.capturedProcesses()
 	for i, p := range keep {
@@ -117,8 +117,8 @@ func (s *sandbox) captureProcesses() (*memory, error) {
 	return m, nil
 }
 
-// capturedProcesses returns the processes that a checkpoint contains, sorted by PID, and the checkpoint's memory without the
-// memory of their programs.
+// capturedProcesses returns the processes that a checkpoint contains, sorted by PID. m describes them, but does not yet contain
+// the memory of their programs.
 func (s *sandbox) capturedProcesses() (m *memory, keep []*Proc) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

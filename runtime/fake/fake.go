@@ -98,7 +98,7 @@ func (r *Runtime) List(context.Context) ([]caisson.RuntimeSandbox, error) {
 	return out, nil
 }
 
-// Kill stops a sandbox as if its main process had crashed. The sandbox must still be destroyed.
+// Kill stops a sandbox as if its sentry had crashed. The sandbox must still be destroyed.
 func (r *Runtime) Kill(id caisson.ID) error {
 	s, err := r.find(id)
 	if err != nil {
@@ -168,15 +168,15 @@ func (h *sharedState) forget(id caisson.ID) error {
 	return nil
 }
 
-// A record is the JSON content of the file that is kept for each existing sandbox.
+// A record is the JSON content of the file <id>.json that is kept for each existing sandbox.
 type record struct {
 	Dir string `json:"dir"` // the sandbox's directory on the host
 }
 
-// recordSuffix follows the sandbox's id in the name of a record's file.
+// recordSuffix follows the sandbox's id in the name of the file that stores the host directory of an existing sandbox.
 const recordSuffix = ".json"
 
-// recordFile returns the path of the record of a sandbox.
+// recordFile returns the path of the file that stores the host directory of a sandbox.
 func (h *sharedState) recordFile(id caisson.ID) string {
 	return filepath.Join(h.dir, string(id)+recordSuffix)
 }

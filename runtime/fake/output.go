@@ -37,18 +37,18 @@ func (o ttyOutput) share() (output, error) {
 	return o, nil
 }
 
-func (o ttyOutput) release() { o.out.release() } // removes a writer from that pipe
+func (o ttyOutput) release() { o.out.release() } // removes one writer of the pipe with the terminal's output
 
 // A noOutput discards the output.
 type noOutput struct{}
 
 func (noOutput) write(_ context.Context, b []byte) (int, error) { return len(b), nil }
 func (o noOutput) share() (output, error)                       { return o, nil } // references are not counted
-func (noOutput) release()                                       {}
+func (noOutput) release()                                       {}                // there is nothing to close
 
 // A fileOutput is a file that the caller has passed. Each process has a separate open file, so that terminating one process
 // interrupts only its own write to a full FIFO.
-type fileOutput struct{ f *os.File }
+type fileOutput struct{ f *os.File } // f is the open file of one process
 
 // newOutput returns an output to f that stays valid when f is closed. nil discards the output.
 func newOutput(f *os.File) (output, error) {
@@ -82,12 +82,12 @@ func (o fileOutput) write(ctx context.Context, b []byte) (int, error) {
 func (o fileOutput) share() (output, error) { return newOutput(o.f) }
 func (o fileOutput) release()               { o.f.Close() }
 
-// A logOutput appends the output of p to p's log file inside the sandbox.
-type logOutput struct{ p *Proc }
+// A logOutput is the standard output and standard error of p: it appends them to p's log file inside the sandbox.
+type logOutput struct{ p *Proc } // p is the process that writes
 
 func (o logOutput) write(_ context.Context, b []byte) (int, error) {
 	return o.p.sandbox.tree.writeFile(o.p.log, b, true, 0o600, o.p.user)
 }
 
 func (o logOutput) share() (output, error) { return o, nil } // references are not counted
-func (logOutput) release()                 {}
+func (logOutput) release()                 {}                // the log file is closed after each write

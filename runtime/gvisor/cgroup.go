@@ -71,7 +71,7 @@ func readNumber(path string) (int64, error) {
 	return strconv.ParseInt(strings.TrimSpace(string(data)), 10, 64)
 }
 
-// EndReason implements [caisson.EndReporter]: it returns a short description of why the main process of a sandbox exited. It must
+// EndReason implements [caisson.EndReporter]: it returns a short description of why the sentry of a sandbox exited. It must
 // be called after the exit and before Destroy, which removes the cgroup from which the reason is read.
 func (r *Runtime) EndReason(id caisson.ID) string {
 	s, err := r.get(id)

@@ -88,7 +88,7 @@ func (r *Runtime) SaveFiles(ctx context.Context, id caisson.ID, w *os.File) erro
 	return s.saveFiles(ctx, w)
 }
 
-// saveFiles writes an archive of the changes to the root file system to w. The main process gets a pipe instead of w: this
+// saveFiles writes an archive of the changes to the root file system to w. The sentry gets a pipe instead of w: this
 // enforces the size limit even if that process is compromised, and it cannot keep a descriptor of the saved file.
 func (s *sandbox) saveFiles(ctx context.Context, w *os.File) error {
 	pr, pw, err := os.Pipe()
@@ -101,7 +101,7 @@ func (s *sandbox) saveFiles(ctx context.Context, w *os.File) error {
 	go func() {
 		err := copySparse(w, pr, s.saveLimit())
 		if err != nil {
-			pr.Close() // writes of the main process then fail instead of blocking
+			pr.Close() // writes of the sentry then fail instead of blocking
 		}
 		copied <- err
 	}()
@@ -109,7 +109,7 @@ func (s *sandbox) saveFiles(ctx context.Context, w *os.File) error {
 	callErr := s.call(ctx, protocol.MethodTarRootfs, opts, nil, pw)
 	pw.Close()
 	if callErr != nil {
-		pr.SetReadDeadline(time.Now().Add(time.Second)) // no EOF comes if the main process keeps its end of the pipe open
+		pr.SetReadDeadline(time.Now().Add(time.Second)) // no EOF comes if the sentry keeps its end of the pipe open
 	}
 	if err := <-copied; caisson.KindOf(err) == caisson.Exhausted || callErr == nil {
 		return err

@@ -27,7 +27,7 @@ const maxControlReply = 1 << 20
 // gVisor serves one call at a time on each; connecting costs about as much as a small call.
 const maxIdle = 2
 
-// controlClient is a client of a sandbox's main process. It implements gVisor's control protocol (pkg/urpc): one JSON object in
+// controlClient is a client of a sandbox's sentry. It implements gVisor's control protocol (pkg/urpc): one JSON object in
 // each direction over a stream socket, with descriptors sent along with the first byte. gVisor's client opens sockets without
 // CLOEXEC and blocks a thread for each call; controlClient uses Go's poller, and its calls can be cancelled with a context.
 type controlClient struct {
@@ -39,7 +39,7 @@ type controlClient struct {
 }
 
 // callTimeout limits most calls; saveTimeout limits those that write files and memory or wait until memory has been read. A
-// compromised or stopped main process may never reply, so all calls have a timeout except the wait for the exit of a process.
+// compromised or stopped sentry may never reply, so all calls have a timeout except the wait for the exit of a process.
 const (
 	callTimeout = 20 * time.Second
 	saveTimeout = 10 * time.Minute
@@ -56,7 +56,7 @@ func timeoutOf(method string) time.Duration {
 	return callTimeout
 }
 
-// errNoReply is the error of a call to which the main process has not replied within the timeout.
+// errNoReply is the error of a call to which the sentry has not replied within the timeout.
 var errNoReply = caisson.Errorf(caisson.Unavailable, "the sandbox does not answer; remove it if that does not change")
 
 // call makes one call and decodes the reply into result, which may be nil. Errors that the sandbox reports are of type
@@ -90,7 +90,7 @@ func (c *controlClient) call(ctx context.Context, method string, arg, result any
 	return err
 }
 
-// isDisconnect reports whether err is one that occurs when the sandbox's main process exits.
+// isDisconnect reports whether err is one that occurs when the sandbox's sentry exits.
 func isDisconnect(err error) bool {
 	disconnects := []error{os.ErrNotExist, unix.ECONNREFUSED, unix.ECONNRESET, unix.EPIPE, io.EOF, io.ErrUnexpectedEOF}
 	return slices.ContainsFunc(disconnects, func(e error) bool { return errors.Is(err, e) })
@@ -207,7 +207,7 @@ func exchange(conn *net.UnixConn, method string, arg, result any, files []*os.Fi
 	return nil
 }
 
-// remoteError is an error that the sandbox's main process has returned.
+// remoteError is an error that the sandbox's sentry has returned.
 type remoteError struct{ method, msg string } // the called method and the text of the error
 
 func (e remoteError) Error() string { return fmt.Sprintf("%s: %.500s", e.method, e.msg) }

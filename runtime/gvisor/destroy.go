@@ -64,7 +64,7 @@ func (s *sandbox) goferExited() {
 	}
 }
 
-// kill kills the main process and the gofer. Each is the init of a PID namespace, so the kernel kills their descendants too.
+// kill kills the sentry and the gofer. Each is the init of a PID namespace, so the kernel kills their descendants too.
 func (s *sandbox) kill() {
 	for _, p := range []process{s.state.Main, s.state.Gofer} {
 		if p.alive() {

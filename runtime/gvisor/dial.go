@@ -12,7 +12,7 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor/protocol"
 )
 
-// Dial implements [caisson.Dialer]. The sandbox's main process, which is unprivileged and has the network stack and the file
+// Dial implements [caisson.Dialer]. The sandbox's sentry, which is unprivileged and has the network stack and the file
 // systems, connects to the server and copies data between the server and the returned socket.
 func (r *Runtime) Dial(ctx context.Context, id caisson.ID, network, address string) (*os.File, error) {
 	s, err := r.getRunning(id)
@@ -32,15 +32,15 @@ func (r *Runtime) Dial(ctx context.Context, id caisson.ID, network, address stri
 		err = readDialStatus(ctx, s, ours, address)
 	}
 	if err != nil {
-		ours.Close() // makes the main process stop connecting
+		ours.Close() // makes the sentry stop connecting
 		return nil, err
 	}
 	return ours, nil
 }
 
-// startDial makes the main process begin to connect. Meanwhile it holds the lock of s.freezer, so that a checkpoint that comes
-// later finds the connection and ends it. It returns before the main process has connected, so that it holds the lock only
-// briefly.
+// startDial tells the sandbox's sentry to connect to address and to copy data between the server and the socket theirs. It
+// returns before the sentry has connected. It holds the lock of s.freezer until it returns, so that a checkpoint that comes later
+// finds the connection and ends it.
 func startDial(ctx context.Context, s *sandbox, network, address string, theirs *os.File) error {
 	frozen, unlock, err := s.lockFrozen(ctx)
 	if err != nil {
@@ -53,7 +53,7 @@ func startDial(ctx context.Context, s *sandbox, network, address string, theirs 
 	return callSink(ctx, s, protocol.ConnectionsSink, map[string]any{"network": network, "address": address}, theirs)
 }
 
-// readDialStatus waits until the main process has connected to address, and returns an error if it could not connect. conn is the
+// readDialStatus waits until the sentry has connected to address, and returns an error if it could not connect. conn is the
 // daemon's end of the socket pair.
 func readDialStatus(ctx context.Context, s *sandbox, conn *os.File, address string) error {
 	stop := context.AfterFunc(ctx, func() { conn.SetReadDeadline(time.Unix(1, 0)) })
@@ -76,7 +76,7 @@ func readDialStatus(ctx context.Context, s *sandbox, conn *os.File, address stri
 	return caisson.Errorf(caisson.Unavailable, "cannot connect to %.200s in the sandbox", address)
 }
 
-// endConnections ends all connections into the sandbox, because the main process's ends cannot be saved.
+// endConnections ends all connections to servers in the sandbox, because a checkpoint cannot contain the sentry's ends of them.
 func endConnections(ctx context.Context, s *sandbox) error {
 	if err := callSink(ctx, s, protocol.ConnectionsSink, map[string]any{"end": true}); err != nil {
 		return fmt.Errorf("end the connections into the sandbox: %w", err)

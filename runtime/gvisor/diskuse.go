@@ -11,7 +11,7 @@ import (
 )
 
 // Written returns the disk space on the host that a sandbox's changes to its root file system use. gVisor stores them in an
-// unlinked file, so Written searches the open files of the main process for it. Returns NotFound if the sandbox does not exist,
+// unlinked file, so Written searches the open files of the sentry for it. Returns NotFound if the sandbox does not exist,
 // and Conflict if it does not run.
 func (r *Runtime) Written(id caisson.ID) (caisson.Size, error) {
 	s, err := r.getRunning(id)

@@ -1,10 +1,10 @@
 // Package gvisor is the default [caisson.Runtime]. It embeds gVisor.
 //
-// A sandbox consists of two host processes: its main process (gVisor's sentry, which executes the guest's system calls) and
-// a gofer (which opens host files for it). Both have separate user, mount, PID, IPC and network namespaces and are mapped to
-// the account's unprivileged range of uids. A short-lived launcher process (package sentry) starts them; after that, the
-// daemon controls the main process through its control socket. A sandbox has no entries in the host's mount table or in
-// /run: all that exists of it are its processes, its cgroup and its directory.
+// A sandbox consists of two host processes: its sentry (gVisor's kernel, which executes the guest's system calls) and a gofer
+// (which opens host files for it). Both have separate user, mount, PID, IPC and network namespaces and are mapped to the
+// account's unprivileged range of uids. A short-lived launcher process (package sentry) starts them; after that, the daemon
+// controls the sentry through its control socket. A sandbox has no entries in the host's mount table or in /run: all that exists
+// of it are its processes, its cgroup and its directory.
 //
 // The state that a restarted daemon needs is in each sandbox's directory. Sandboxes keep running without the daemon.
 package gvisor
@@ -97,7 +97,7 @@ func New(cfg Config) (*Runtime, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create an empty network namespace: %w", err)
 	}
-	// The main processes become orphans when their launcher exits. As a subreaper, the daemon becomes their parent and reaps
+	// The sentries of sandboxes become orphans when their launcher exits. As a subreaper, the daemon becomes their parent and reaps
 	// them, so that no zombies remain on hosts whose process 1 does not reap orphans.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return nil, err
@@ -150,10 +150,10 @@ type sandbox struct {
 	id             caisson.ID
 	dir            string                             // the runtime's subdirectory of the sandbox's directory
 	state          state                              // the part that is stored in state.json
-	control        *controlClient                     // client of the main process
+	control        *controlClient                     // calls methods of the sandbox's sentry
 	freezer        freezer                            // records whether the sandbox is frozen
 	exit           atomic.Pointer[caisson.ExitStatus] // exit status of the command; nil until WaitCommand has returned it
-	done           chan struct{}                      // closed when the main process has exited
+	done           chan struct{}                      // closed when the sentry has exited
 	memoryBoost    memoryBoost                        // raised memory limit while files are saved
 	watcherStopped <-chan struct{}                    // closed when the Runtime's watcher has stopped
 }
@@ -165,18 +165,18 @@ func newSandbox(w *watcher, id caisson.ID, dir string) *sandbox {
 	return s
 }
 
-// mainExited records that the main process has exited.
-func (s *sandbox) mainExited() {
+// sentryExited records that the sentry has exited.
+func (s *sandbox) sentryExited() {
 	s.control.close()
 	close(s.done)
 }
 
-// call calls a method of gVisor's control protocol in the main process, and decodes the reply into result, which may be nil.
+// call calls a method of gVisor's control protocol in the sentry, and decodes the reply into result, which may be nil.
 func (s *sandbox) call(ctx context.Context, method string, arg, result any, files ...*os.File) error {
 	return s.control.call(ctx, method, arg, result, files...)
 }
 
-// running reports whether the main process has been started and has not exited.
+// running reports whether the sentry has been started and has not exited.
 func (s *sandbox) running() bool {
 	select {
 	case <-s.done:
@@ -200,7 +200,7 @@ func (r *Runtime) get(id caisson.ID) (*sandbox, error) {
 	return s, nil
 }
 
-// getRunning returns a sandbox. Returns NotFound if it does not exist, and Conflict if its main process has exited.
+// getRunning returns a sandbox. Returns NotFound if it does not exist, and Conflict if its sentry has exited.
 func (r *Runtime) getRunning(id caisson.ID) (*sandbox, error) {
 	s, err := r.get(id)
 	if err != nil {

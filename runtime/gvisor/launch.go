@@ -72,11 +72,12 @@ func (r *Runtime) start(ctx context.Context, s *sandbox, spec caisson.RuntimeSpe
 	started := false
 	defer func() {
 		if !started {
-			s.mainExited()
+			s.sentryExited()
 		}
 	}()
 	var ready sync.WaitGroup
-	// While other launches are in progress, prepareCgroupMove is not needed: the moves of their processes start RCU grace periods.
+	// On cgroup v1, moving the launcher to the sandbox's cgroup waits for an RCU grace period of the kernel. prepareCgroupMove
+	// starts one early. It is not needed during other launches, because the moves of their launchers start such periods.
 	if r.launching.Add(1) == 1 {
 		ready.Go(prepareCgroupMove)
 	}
@@ -121,7 +122,7 @@ func (r *Runtime) start(ctx context.Context, s *sandbox, spec caisson.RuntimeSpe
 	if err := r.watch.add(s.state.Gofer.PID, s.goferExited); err != nil {
 		return err
 	}
-	if err := r.watch.add(s.state.Main.PID, s.mainExited); err != nil {
+	if err := r.watch.add(s.state.Main.PID, s.sentryExited); err != nil {
 		return err
 	}
 	started = true

@@ -13,14 +13,14 @@ import (
 	"github.com/caisson-dev/caisson/internal/meminfo"
 )
 
-// memoryBoost is the state of a temporarily raised memory limit.
+// memoryBoost is the state of the temporarily raised memory limit of one sandbox.
 type memoryBoost struct {
 	mu        sync.Mutex
 	saves     int  // number of archives of the sandbox's files that are being written; guarded by mu
 	restoring bool // a goroutine retries to restore the limit; guarded by mu
 }
 
-// raiseMemoryLimit raises the sandbox's memory limit while its main process saves files: gVisor reads each file completely into
+// raiseMemoryLimit raises the sandbox's memory limit while its sentry saves files: gVisor reads each file completely into
 // memory, and a file within the disk limit can exceed the memory limit. The limit is raised by the disk limit or by half of the
 // host's available memory, whichever is less. Calling restore sets the old limit, as soon as the kernel allows it, unless other
 // calls are still saving files.
@@ -58,9 +58,8 @@ func (s *sandbox) memoryLimitFiles() []string {
 	return []string{filepath.Join(dir, "memory.memsw.limit_in_bytes"), filepath.Join(dir, "memory.limit_in_bytes")}
 }
 
-// restoreMemoryLimit sets the memory limit of the sandbox's spec again. The kernel refuses this while more memory is in use, and
-// the main process releases memory only at its next garbage collections, within minutes; until then, a goroutine retries
-// every second.
+// restoreMemoryLimit sets the memory limit of the sandbox's spec again. The kernel refuses this while more memory is in use. The
+// sentry releases memory only at its next garbage collections, within minutes; until then, a goroutine retries every second.
 func (s *sandbox) restoreMemoryLimit() {
 	if s.tryRestoreMemoryLimit() {
 		return

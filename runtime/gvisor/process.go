@@ -69,7 +69,7 @@ func (s *sandbox) processState(ctx context.Context, pid int) (byte, error) {
 	if err != nil {
 		return 0, err
 	}
-	// The content was written completely, because a pipe has room for more than 4096 bytes. If the main process keeps its end of
+	// The content was written completely, because a pipe has room for more than 4096 bytes. If the sentry keeps its end of
 	// the pipe open, the read fails at the deadline.
 	if err := r.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
 		return 0, err

@@ -10,11 +10,11 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor/protocol"
 )
 
-// maxSharingReply limits the reply of [protocol.SharingSink], in bytes: one line for each program, with room for a description,
-// and one line for the number of further programs.
+// maxSharingReply is the maximum size, in bytes, of a list of programs that may draw the same secrets as another fork: one line
+// for each program, with room for a description, and one line for the number of further programs.
 const maxSharingReply = (protocol.MaxSharing + 1) * (protocol.MaxSharingName + 100)
 
-// SharedRandomness implements [caisson.RandomnessReporter].
+// SharedRandomness implements [caisson.RandomnessReporter]: it names the programs that may draw the same secrets as another fork.
 func (q sinkQueries) SharedRandomness(ctx context.Context, id caisson.ID) ([]string, error) {
 	s, err := q.running(id)
 	if err != nil {

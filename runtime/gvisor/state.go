@@ -15,7 +15,7 @@ import (
 
 // state is the persistent state of a sandbox, for a restarted daemon: state.json in the runtime's subdirectory of the sandbox.
 type state struct {
-	Main, Gofer process      // the main process and the gofer of the sandbox
+	Main, Gofer process      // the sentry and the gofer of the sandbox
 	Cgroup      string       // path of the cgroup, relative to the root of each hierarchy
 	HasCommand  bool         // whether the sandbox has a command, which init starts
 	Memory      caisson.Size // memory limit in bytes; 0: none
@@ -117,8 +117,8 @@ func adopt(r *Runtime) error {
 		}
 		if s.state.Main.alive() {
 			s.done = make(chan struct{})
-			if err := r.watch.add(s.state.Main.PID, s.mainExited); err != nil {
-				s.mainExited()
+			if err := r.watch.add(s.state.Main.PID, s.sentryExited); err != nil {
+				s.sentryExited()
 			}
 			r.watch.add(s.state.Gofer.PID, s.goferExited)
 			s.restoreMemoryLimit() // the previous daemon may have exited before it restored the limit

@@ -14,13 +14,13 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor/protocol"
 )
 
-// sinkQueries implements the methods of Runtime that read data from the sandboxes' main processes through the sinks of package
-// sentry.
+// sinkQueries implements the methods of Runtime that ask a sandbox's sentry which process changed each file, or which programs
+// may draw the same secrets as another fork.
 type sinkQueries struct {
 	running func(caisson.ID) (*sandbox, error) // returns a sandbox; an error unless it is running
 }
 
-// Writers implements [caisson.WriterRecorder].
+// Writers implements [caisson.WriterRecorder]: it names the last process that changed each file of the workspace at target.
 func (q sinkQueries) Writers(ctx context.Context, id caisson.ID, target string) (*caisson.Writers, error) {
 	s, err := q.running(id)
 	if err != nil {
@@ -44,8 +44,8 @@ func (q sinkQueries) Writers(ctx context.Context, id caisson.ID, target string) 
 	return w, nil
 }
 
-// querySink calls a sink with a pipe, as callSink does, and returns the reply that the sink writes to the pipe: at most limit+1
-// bytes. A length of limit+1 means that the reply was too long.
+// querySink calls a sink, which is code of package sentry in the sandbox's sentry, with a pipe. It returns the reply that the
+// sink writes to the pipe: at most limit+1 bytes. A length of limit+1 means that the reply was too long.
 func querySink(ctx context.Context, s *sandbox, sink string, config map[string]any, limit int) ([]byte, error) {
 	pr, pw, err := os.Pipe()
 	if err != nil {
@@ -59,19 +59,19 @@ func querySink(ctx context.Context, s *sandbox, sink string, config map[string]a
 	came := make(chan read, 1)
 	go func() {
 		data, err := io.ReadAll(io.LimitReader(pr, int64(limit)+1))
-		pr.Close() // further writes of the main process then fail instead of blocking
+		pr.Close() // further writes of the sentry then fail instead of blocking
 		came <- read{data, err}
 	}()
 	callErr := callSink(ctx, s, sink, config, pw)
 	pw.Close()
-	// The main process has written the reply before the call returned, but may keep its end of the pipe open, so that no EOF comes.
+	// The sentry has written the reply before the call returned, but may keep its end of the pipe open, so that no EOF comes.
 	pr.SetReadDeadline(time.Now().Add(time.Second))
 	got := <-came
 	return got.data, errors.Join(callErr, got.err)
 }
 
 // callSink calls one of the sinks that package sentry adds to gVisor: it starts a trace session with the sink in the sandbox's
-// main process. gVisor then passes config and the descriptors of files to the sink, which does its work or starts it.
+// sentry. gVisor then passes config and the descriptors of files to the sink, which does its work or starts it.
 func callSink(ctx context.Context, s *sandbox, sink string, config map[string]any, files ...*os.File) error {
 	args := protocol.TraceSessionArgs{
 		Config: protocol.TraceSession{Name: protocol.TraceSessionName, Sinks: []protocol.Sink{{Name: sink, Config: config}}}, Force: true,

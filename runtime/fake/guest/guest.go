@@ -40,7 +40,7 @@ func Programs() map[string]func(args []string) fake.Program {
 	}}
 }
 
-// program returns the program of one process with the arguments args.
+// program returns the implementation of guestd's subcommand args[1], for one process with the arguments args.
 func program(args []string) fake.Program {
 	switch arg(args, 1) {
 	case "run":
@@ -234,9 +234,10 @@ func chmodBits(m os.FileMode) uint32 {
 // counterInterval is the time between two increments of a counter.
 const counterInterval = 20 * time.Millisecond
 
-// A counter is the test program that counts in memory, in n, and writes the number to a file that it never reads.
-type counter struct{ n int }
+// A counter is the test program that increments a number in its memory every 20 ms and writes it to a file that it never reads.
+type counter struct{ n int } // n is the number
 
+// Run counts until the process is terminated. Its argument is the path of the file that gets the number.
 func (c *counter) Run(_ context.Context, p *fake.Proc) int {
 	name := p.Args()[3]
 	for {
@@ -252,7 +253,7 @@ func (c *counter) Run(_ context.Context, p *fake.Proc) int {
 	}
 }
 
-func (c *counter) Memory() ([]byte, error) { return strconv.AppendInt(nil, int64(c.n), 10), nil }
+func (c *counter) Memory() ([]byte, error) { return strconv.AppendInt(nil, int64(c.n), 10), nil } // for checkpoints: the number
 
 func (c *counter) RestoreMemory(b []byte) (err error) {
 	c.n, err = strconv.Atoi(string(b))
@@ -264,7 +265,7 @@ func (c *counter) RestoreMemory(b []byte) (err error) {
 type server struct{}
 
 func (*server) Run(ctx context.Context, p *fake.Proc) int { return runGuestd(ctx, p) }
-func (*server) Memory() ([]byte, error)                   { return nil, nil }
+func (*server) Memory() ([]byte, error)                   { return nil, nil } // it has no memory that a checkpoint must contain
 func (*server) RestoreMemory([]byte) error                { return nil }
 
 // A sleeper is the test program that sleeps for a duration. After a restore, it sleeps for the full duration again.
@@ -281,5 +282,5 @@ func (*sleeper) Run(_ context.Context, p *fake.Proc) int {
 	return 0
 }
 
-func (*sleeper) Memory() ([]byte, error)    { return nil, nil }
+func (*sleeper) Memory() ([]byte, error)    { return nil, nil } // it has no memory that a checkpoint must contain
 func (*sleeper) RestoreMemory([]byte) error { return nil }

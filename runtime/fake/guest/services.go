@@ -132,7 +132,7 @@ type conn struct{ *os.File }
 func (conn) LocalAddr() net.Addr  { return &net.UnixAddr{} }
 func (conn) RemoteAddr() net.Addr { return &net.UnixAddr{} }
 
-// serviceHost implements [service.Environment] with goroutines of a supervisor's process.
+// A serviceHost runs the services of the supervisor in the process p as goroutines, and connects to their ports.
 type serviceHost struct {
 	ctx context.Context // cancelled when p is terminated
 	p   *fake.Proc      // the supervisor's process

@@ -23,7 +23,7 @@ type terminals struct {
 	opened map[string]chan struct{}    // channels, closed when the terminal is served, by the key of served; guarded by mu
 }
 
-// program returns the program of one process of guestd's subcommand terminal, with the arguments args.
+// program returns the implementation of guestd's subcommand terminal with the action args[2], for one process.
 func (t *terminals) program(args []string) fake.Program {
 	switch arg(args, 2) {
 	case "new":

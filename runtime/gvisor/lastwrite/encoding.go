@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// MaxEncoded is the maximum size of an encoded table in bytes.
+// MaxEncoded is the maximum size of a table in encoded form, in bytes.
 const MaxEncoded = len(magic) + 12 + MaxPaths*(recordHeaderSize+MaxCommand) + MaxBytes
 
 // Constants of the encoding. An encoded table consists of magic, the number of dropped paths (8 bytes), the number of records (4
@@ -21,7 +21,7 @@ const (
 	flagMoved        = 1 // value of the flags if Record.Moved is set, else they are 0
 )
 
-// Encode returns the table in encoded form.
+// Encode returns the records of the table and the number of dropped paths, in the form that Decode reads.
 func (t *Table) Encode() []byte {
 	records, dropped := t.List()
 	b := append([]byte(nil), magic...)
@@ -46,8 +46,8 @@ func (t *Table) Encode() []byte {
 // errMalformed is the error of Decode for a table that is not in the format of Encode.
 var errMalformed = errors.New("the sandbox's list of the processes that wrote its files is malformed")
 
-// Decode decodes the table of an untrusted sandbox. It returns an error unless all paths are clean, relative and different.
-// Commands are returned as printable text.
+// Decode decodes the table of last changes that an untrusted sandbox has sent. It returns an error unless all paths are clean,
+// relative and different. Commands are returned as printable text. dropped is the number of paths that the table had no room for.
 func Decode(b []byte) (records []Record, dropped uint64, err error) {
 	if len(b) > MaxEncoded || len(b) < len(magic)+12 || string(b[:len(magic)]) != magic {
 		return nil, 0, errMalformed

@@ -45,7 +45,7 @@ type Table struct {
 	order   list.List             // the elements are *pathEntry, the least recently changed first; guarded by mu
 	bytes   int                   // total length of the paths; guarded by mu
 	changes uint64                // number of recorded changes; guarded by mu
-	dropped uint64                // number of dropped paths; guarded by mu
+	dropped uint64                // number of paths that were dropped at the limits; guarded by mu
 }
 
 // A change contains the process that made a change, and the change's position in the order of all changes.
@@ -54,9 +54,9 @@ type change struct {
 	Process
 }
 
-// pathEntry is the state of one path.
+// A pathEntry contains the last changes of one path of a workspace: of the name itself, and of the file with that name.
 type pathEntry struct {
-	path    string
+	path    string        // relative to the workspace
 	change                // last change of the name
 	removed bool          // the name no longer exists: its last change removed it or renamed it to another name
 	moved   bool          // the last change of the name was a rename

@@ -36,9 +36,9 @@ type TaskCapabilities struct {
 	PermittedCaps, EffectiveCaps, BoundingCaps uint64
 }
 
-// SaveOpts describes a checkpoint.
+// SaveOpts describes a checkpoint to be made. gVisor stores Metadata in the checkpoint; the daemon sets only CompressionKey.
 type SaveOpts struct {
-	Metadata                       map[string]string `json:"metadata"`                            // contains CompressionKey
+	Metadata                       map[string]string `json:"metadata"`                            // properties by name
 	AppMFExcludeCommittedZeroPages bool              `json:"app_mf_exclude_committed_zero_pages"` // pages of zeroes are not written
 	HavePagesFile                  bool              `json:"have_pages_file"`                     // memory is written to PagesFile
 	Resume                         bool              // the sandbox continues after the checkpoint
@@ -104,7 +104,8 @@ const (
 	SignalForegroundGroup SignalMode = 2 // the foreground process group of the terminal of the process SignalArgs.PID
 )
 
-// TraceSessionArgs describes a trace session, with which gVisor sends events to sinks. The daemon starts one to call a sink.
+// TraceSessionArgs describes a trace session of gVisor. The daemon uses sessions without events, to call Caisson's code in the
+// sentry: the start of a session calls the constructor of each sink of it, with the sink's configuration and a descriptor.
 type TraceSessionArgs struct {
 	Config TraceSession
 	Force  bool // replace an existing session
@@ -119,8 +120,8 @@ type TraceSession struct {
 // TraceSessionName is the name of the only session that gVisor supports.
 const TraceSessionName = "Default"
 
-// Sink is the configuration of a sink, the code in gVisor's process that receives the events of a trace session.
+// Sink is the configuration of a sink: code in the sentry that gVisor calls when a trace session starts, and for its events.
 type Sink struct {
-	Name   string         `json:"name,omitempty"`
-	Config map[string]any `json:"config,omitempty"`
+	Name   string         `json:"name,omitempty"`   // WritersSink, SharingSink or ConnectionsSink
+	Config map[string]any `json:"config,omitempty"` // arguments of the sink by name
 }

@@ -1,6 +1,7 @@
 // Package protocol defines the messages between the daemon and gVisor's processes (package sentry): requests to launchers, calls
-// of gVisor's control protocol and of the sinks that sentry adds to it, and annotations of specs. It does not import gVisor, so
-// that the daemon's binary does not contain gVisor; tests compare the types for gVisor's own calls with those of gVisor.
+// of gVisor's control protocol, and annotations of OCI specs. The daemon calls Caisson's own code in the sentry through sinks,
+// which gVisor runs when it starts a trace session. The package does not import gVisor, so that the daemon's binary does not
+// contain gVisor; tests compare the types for gVisor's own calls with those of gVisor.
 package protocol
 
 import (
@@ -61,7 +62,7 @@ type LaunchOverlay struct {
 
 // A LaunchReply contains the processes of the new sandbox, or an error.
 type LaunchReply struct {
-	PID      int    // PID of the sandbox's main process
+	PID      int    // PID of the sandbox's sentry
 	GoferPID int    // PID of the sandbox's gofer
 	Error    string // why the sandbox was not created; "" on success
 	Refused  string // target of the workspace that the kernel refused to mount; "" unless that is the cause of Error

@@ -1,9 +1,9 @@
 package protocol
 
-// WritersSink is the name of the sink that returns the last writers of files. gVisor's control protocol cannot be extended by
-// methods, but by sinks for its trace sessions, to which it passes a descriptor. A session with this sink and without trace
-// points has no cost. In the sink's configuration, "target" is the target of the mount. The sink writes an encoded table of
-// package lastwrite to the descriptor.
+// WritersSink is the name of the sink that returns which process was the last to change each file of a workspace. gVisor's
+// control protocol cannot be extended by methods, but by sinks for its trace sessions, to which it passes a descriptor. A session
+// with this sink and without trace points has no cost. In the sink's configuration, "target" is the mount point of the workspace.
+// The sink writes an encoded table of package lastwrite to the descriptor.
 const WritersSink = "caisson.writers"
 
 // SharingSink is the name of the sink that writes to its descriptor which restored programs may generate the same random secrets

@@ -24,8 +24,8 @@ type stillClock struct{ keeper *kernel.Timekeeper }
 // checkpoint. It is set before gVisor starts a kernel.
 var restoreStillClock bool
 
-// installClock saves a stillClock with the kernel of this process. If still is set and the kernel is restored from a checkpoint
-// that contains a stillClock, that one is applied. installClock must run before gVisor starts a kernel.
+// installClock adds a stillClock to the checkpoints of this process's kernel. If still is set, and the kernel is restored from a
+// checkpoint with a stillClock, its monotonic clock continues at the saved value. It must run before gVisor starts a kernel.
 func installClock(still bool) {
 	restoreStillClock = still
 	var once sync.Once
@@ -41,14 +41,14 @@ func installClock(still bool) {
 	}
 }
 
-// clockKey is the key of a stillClock in the checkpoint.
+// clockKey is the key under which a checkpoint contains the stillClock.
 const clockKey = "caisson.clock"
 
 // savedAtOffset is the offset in [kernel.Timekeeper] of the field with the real time at which the checkpoint was saved.
 var savedAtOffset = fieldOffset[kernel.Timekeeper, int64]("saveRealtime")
 
-// afterLoad stores the loaded kernel for the sinks that need it. If restoreStillClock is set, it also sets the saved real time to
-// the maximum of its type: gVisor's timekeeper assumes that no time has elapsed if the saved real time is later than the current.
+// afterLoad stores the restored kernel, which calls of the daemon need. If restoreStillClock is set, it also sets the saved real
+// time to the maximum of its type: gVisor's timekeeper assumes that no time has elapsed if that time is later than the current.
 func (c *stillClock) afterLoad(ctx context.Context) {
 	processSharing.storeKernel(ctx)
 	if !restoreStillClock {

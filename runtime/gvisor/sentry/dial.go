@@ -19,14 +19,14 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor/protocol"
 )
 
-// endTimeout is the time after which the connections sink, when it ends all connections, reports that some have not ended.
+// endTimeout is how long the sentry waits, when it ends all connections into the sandbox, before it reports that some do not end.
 const endTimeout = 10 * time.Second
 
 // errRefused means that no server listens at the address.
 var errRefused = errors.New("connection refused")
 
-// connections contains the connections into this sandbox. They are not part of a checkpoint: the daemon ends them before it makes
-// one.
+// connections contains the connections from the host to servers in this sandbox. They are not part of a checkpoint: the daemon
+// ends them before it makes one.
 type connections struct {
 	kernel processKernel // gVisor's kernel of this process
 
@@ -37,7 +37,7 @@ type connections struct {
 // processConnections contains the connections of this process.
 var processConnections connections
 
-// install registers protocol.ConnectionsSink. It must run before gVisor starts a kernel.
+// install registers the sink with which the daemon starts and ends connections. It must run before gVisor starts a kernel.
 func (c *connections) install() error {
 	// Go's poller calls eventfd2 when it is used for the first time, which the sandbox's system call filter denies later.
 	r, w, err := os.Pipe()
@@ -93,7 +93,7 @@ func (c *connections) dial(ctx context.Context, network, address string) (stream
 	return nil, fmt.Errorf("network %q is unknown", network)
 }
 
-// add returns a new connection for the socket host. It returns an error if there are too many connections.
+// add returns a new connection of host, one end of a pair of sockets with the daemon, or an error if there are too many.
 func (c *connections) add(host *os.File) (*connection, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -165,7 +165,7 @@ type connection struct {
 	wasReset atomic.Bool // reset was called
 }
 
-// newConnection returns a connection for the socket host. The caller must call serve.
+// newConnection returns a connection of host, one end of a pair of sockets with the daemon. The caller must call serve.
 func newConnection(host *os.File) *connection {
 	return &connection{host: host, ended: make(chan struct{}), finished: make(chan struct{})}
 }

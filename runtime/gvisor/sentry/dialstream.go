@@ -135,12 +135,13 @@ func (s *tcpStream) writeTo(w io.Writer) error {
 	return errors.New(err.String())
 }
 
-// An errorWriter writes to w and keeps the last error.
+// An errorWriter writes to w and keeps the error of the last write, because gVisor's Read does not return the writer's error.
 type errorWriter struct {
 	w   io.Writer
 	err error // result of the last write to w
 }
 
+// Write writes p to e.w and keeps the error in e.err.
 func (e *errorWriter) Write(p []byte) (n int, err error) {
 	n, e.err = e.w.Write(p)
 	return n, e.err
@@ -164,6 +165,7 @@ func (s *tcpStream) closeWrite() { s.endpoint.Shutdown(tcpip.ShutdownWrite) }
 func (s *tcpStream) close()      { s.endpoint.Close() }
 func (s *tcpStream) reset()      { s.endpoint.Abort() }
 
+// notify returns a channel that receives a value when s can be read or written or was closed, and a function that unregisters it.
 func (s *tcpStream) notify() (<-chan struct{}, func()) {
 	entry, changed := waiter.NewChannelEntry(changeEvents)
 	s.queue.EventRegister(&entry)
@@ -294,6 +296,7 @@ func (s *unixStream) closeWrite() { s.endpoint.Shutdown(tcpip.ShutdownWrite) }
 func (s *unixStream) close()      { s.endpoint.Close(s.ctx) }
 func (s *unixStream) reset()      { s.endpoint.Close(s.ctx) }
 
+// notify returns a channel that receives a value when s can be read or written or was closed, and a function that unregisters it.
 func (s *unixStream) notify() (<-chan struct{}, func()) {
 	entry, changed := waiter.NewChannelEntry(changeEvents)
 	s.endpoint.EventRegister(&entry)

@@ -18,8 +18,8 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor/protocol"
 )
 
-// HideAnnotation is the annotation of a spec with the mounts in which the gofer hides names: a JSON object that maps targets to
-// [Hidden].
+// HideAnnotation is the annotation of a spec with the workspaces in which the gofer hides names: a JSON object that maps their
+// mount points to [Hidden].
 const HideAnnotation = "dev.caisson.hide"
 
 // Hidden describes the names that are hidden in a workspace: names of files that may contain secrets, unless the sandbox has
@@ -76,7 +76,7 @@ func (r *launchRequest) hideNames(m protocol.LaunchMount, dir string) error {
 // replaced in an overlay without redirects, so the path of a directory identifies it for as long as it exists.
 type nameFilter struct {
 	mounts  []filteredMount // mounts of workspaces with hidden names
-	targets map[string]bool // paths of mounts: those of the spec, / and /dev
+	targets map[string]bool // mount points that the gofer serves: those of the spec, / and /dev
 }
 
 // filteredMount is the mount of a workspace with hidden names.
@@ -114,8 +114,8 @@ var (
 	mountPathOffset = fieldOffset[lisafs.Connection, string]("mountPath")
 )
 
-// readHidden returns the value of HideAnnotation and the targets of all mounts, from the spec whose descriptor is among a gofer's
-// arguments. Both are nil if the spec does not have the annotation.
+// readHidden returns the value of HideAnnotation and the mount points of all mounts, from the spec whose descriptor is among a
+// gofer's arguments. Both are nil if the spec does not have the annotation.
 func readHidden(args []string) (hidden map[string]Hidden, targets []string, err error) {
 	spec, err := readSpec(args)
 	if err != nil {
@@ -134,8 +134,8 @@ func readHidden(args []string) (hidden map[string]Hidden, targets []string, err 
 	return hidden, targets, nil
 }
 
-// installNameFilter makes this gofer process hide the names that hidden describes. It must run before the gofer changes its root
-// from the launcher's file system.
+// installNameFilter makes this gofer hide the names that hidden describes by the mount point of their workspace, and serve only
+// the mount points targets, / and /dev. It must run before the gofer changes its root from the launcher's file system.
 func installNameFilter(hidden map[string]Hidden, targets []string) error {
 	if len(hidden) == 0 {
 		return nil
@@ -299,10 +299,11 @@ func (v *nameFilter) listHandler(original lisafs.RPCHandler) lisafs.RPCHandler {
 	}
 }
 
-// emptyListSize is the size in bytes of a reply without names: it contains only their number, 16 bits.
+// emptyListSize is the size in bytes of a reply to Getdents64 that lists no name: it contains only their number, 16 bits.
 const emptyListSize = 2
 
-// filterList removes hidden names from a reply of n bytes. It returns the new size and whether a name was removed.
+// filterList removes hidden names from a Getdents64 reply of n bytes, for dir. It returns the new size and whether it removed
+// any.
 func (v *nameFilter) filterList(c *lisafs.Connection, comm lisafs.Communicator, dir lisafs.FDID, n uint32) (size uint32, hid bool, err error) {
 	fd, err := lookupOpenFD(c, dir)
 	if err != nil {

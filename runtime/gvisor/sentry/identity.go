@@ -39,8 +39,8 @@ func additionalPID(pid kernel.ThreadID, generation int32) kernel.ThreadID {
 	return pid + kernel.ThreadID(generation)*kernel.TasksLimit
 }
 
-// addGeneration records that the restore with the number generation has added a PID to the group. It returns the generation whose
-// PID must be removed because the group has maxGenerations additional PIDs already, or 0.
+// addGeneration records that the restore with the number generation has added a PID to the thread group id.tg. Beyond
+// maxGenerations added PIDs, one must be removed: dropped is the number of the restore that has added it, or 0.
 func (id *identity) addGeneration(generation int32) (dropped int32) {
 	if len(id.generations) == maxGenerations {
 		dropped = id.generations[1]
@@ -50,7 +50,7 @@ func (id *identity) addGeneration(generation int32) (dropped int32) {
 	return dropped
 }
 
-// newestBefore returns the last of id.generations that is less than generation, or 0 if there is none.
+// newestBefore returns the number of the last restore with a number below generation that has added a PID to id.tg, or 0.
 func (id *identity) newestBefore(generation int32) int32 {
 	var newest int32
 	for _, g := range id.generations {
@@ -78,12 +78,12 @@ type identities struct {
 	byGroup map[*kernel.ThreadGroup]*identity // identities by thread group; guarded by mu
 }
 
-// nextGeneration increments the generation. It is called after a restore, before PIDs are added for the restore.
+// nextGeneration increments the number of the last restore. It is called after a restore, before PIDs are added for the restore.
 func (ids *identities) nextGeneration() {
 	ids.generation = ids.generation%maxGeneration + 1
 }
 
-// remove removes the identity of tg.
+// remove removes the identity of tg, which lists the additional PIDs of that thread group.
 func (ids *identities) remove(tg *kernel.ThreadGroup) {
 	ids.mu.Lock()
 	defer ids.mu.Unlock()

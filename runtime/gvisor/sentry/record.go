@@ -20,8 +20,8 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor/protocol"
 )
 
-// RecordAnnotation is the annotation of a spec with the mounts for which the last writers of files are recorded: a JSON list of
-// targets.
+// RecordAnnotation is the annotation of a spec with the workspaces in which the sentry records which process was the last to
+// change each file: a JSON list of their mount points.
 const RecordAnnotation = "dev.caisson.record"
 
 // A recorder records which process was the last to change each file of the sandbox's workspaces, whenever a system call that
@@ -38,10 +38,10 @@ type recorder struct {
 type workspace struct {
 	target string                         // mount point in the sandbox
 	fs     atomic.Pointer[vfs.Filesystem] // file system of the workspace; nil until it has been found
-	table  lastwrite.Table                // last writers by path in the workspace
+	table  lastwrite.Table                // by path in the workspace, the process that was the last to change it
 }
 
-// addRecordAnnotation adds RecordAnnotation with the targets of the workspaces to the spec.
+// addRecordAnnotation annotates the spec with the mount points of the workspaces, where the last change of each file is recorded.
 func (r *launchRequest) addRecordAnnotation() error {
 	var targets []string
 	for _, m := range r.Mounts {
@@ -63,8 +63,8 @@ func (r *launchRequest) addRecordAnnotation() error {
 	return nil
 }
 
-// readRecordTargets returns the value of RecordAnnotation in the spec whose descriptor is among the arguments of gVisor's boot
-// command.
+// readRecordTargets returns the mount points of the workspaces in which changes are recorded, from the spec whose descriptor is
+// among the arguments of gVisor's boot command.
 func readRecordTargets(args []string) (targets []string, err error) {
 	spec, err := readSpec(args)
 	if err != nil {
@@ -73,7 +73,7 @@ func readRecordTargets(args []string) (targets []string, err error) {
 	return annotatedTargets(spec)
 }
 
-// annotatedTargets returns the value of RecordAnnotation in a spec; nil if it has none.
+// annotatedTargets returns the mount points of the workspaces in which, by the annotation of spec, changes of files are recorded.
 func annotatedTargets(spec *specs.Spec) (targets []string, err error) {
 	v, ok := spec.Annotations[RecordAnnotation]
 	if !ok {
@@ -85,7 +85,7 @@ func annotatedTargets(spec *specs.Spec) (targets []string, err error) {
 	return targets, nil
 }
 
-// newRecorder returns a recorder for the workspaces with the given targets.
+// newRecorder returns a recorder of the last change of each file, for the workspaces with the mount points targets.
 func newRecorder(targets []string) *recorder {
 	r := &recorder{}
 	for _, target := range targets {
@@ -143,7 +143,7 @@ func (r *recorder) findFilesystems(t *kernel.Task) {
 
 // workspacePath is a path in a workspace.
 type workspacePath struct {
-	table *lastwrite.Table // table of the workspace
+	table *lastwrite.Table // last changes of files in the workspace
 	path  string           // path relative to the workspace
 }
 
@@ -181,8 +181,8 @@ func callingProcess(t *kernel.Task) lastwrite.Process {
 	}
 }
 
-// newSink is the constructor of protocol.WritersSink. It writes the table of the workspace at config["target"] to endpoint,
-// encoded.
+// newSink is the constructor of protocol.WritersSink. For the workspace mounted at config["target"], it writes to endpoint, in
+// encoded form, which process was the last to change each file.
 func (r *recorder) newSink(config map[string]any, endpoint *fd.FD) (seccheck.Sink, error) {
 	if endpoint == nil {
 		return nil, fmt.Errorf("%s requires a descriptor to write to", protocol.WritersSink)
@@ -204,7 +204,7 @@ func (r *recorder) newSink(config map[string]any, endpoint *fd.FD) (seccheck.Sin
 // constructors of this package's sinks do, or start, all the work of the sink.
 func newNoopSink(name string) seccheck.Sink { return noopSink{name: name} }
 
-// noopSink is a sink that receives no events.
+// noopSink is a sink of gVisor's trace sessions that receives no events.
 type noopSink struct {
 	seccheck.SinkDefaults
 	name string

@@ -26,7 +26,7 @@ type pidRenamer struct {
 	ids    *identities // additional PIDs of the processes; set at the first wrapped system call after a restore
 }
 
-// identitiesKey is the key of the identities in the checkpoint.
+// identitiesKey is the key under which a checkpoint contains the additional PIDs of restored processes, as *identities.
 const identitiesKey = "caisson.identities"
 
 // install wraps the system calls that return or accept PIDs. It must run before gVisor starts the kernel that is restored.
@@ -125,7 +125,7 @@ func (r *pidRenamer) wrapSetForeground(original kernel.SyscallFn) kernel.Syscall
 	}
 }
 
-// loadIdentities loads the identities and, if r.reseed is set, gives every process a new PID. It does so once after a restore.
+// loadIdentities loads the additional PIDs and, if r.reseed is set, gives every process a new PID. It runs once after a restore.
 func (r *pidRenamer) loadIdentities(t *kernel.Task) {
 	r.once.Do(func() {
 		k := t.Kernel()

@@ -14,7 +14,7 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor/protocol"
 )
 
-// maxSpec is the maximum number of bytes that are read of a spec.
+// maxSpec is the maximum size in bytes of a sandbox's OCI spec.
 const maxSpec = 16 << 20
 
 // A restoreConfig is the configuration for processes that are restored from a checkpoint.
@@ -24,8 +24,8 @@ type restoreConfig struct {
 	still  bool // the monotonic clock does not count the time since the checkpoint
 }
 
-// readRestoreConfig reads the annotations from the spec whose descriptor is among the arguments of gVisor's boot command. It does
-// not change the file offset, because boot reads the same file afterwards.
+// readRestoreConfig reads the annotations from the OCI spec whose descriptor is among the arguments of gVisor's boot command. It
+// does not change the file offset, because boot reads the same file afterwards.
 func readRestoreConfig(args []string) (r restoreConfig, err error) {
 	spec, err := readSpec(args)
 	if err != nil {

@@ -25,14 +25,15 @@ import (
 // A sharedRandomness determines which programs may generate the same random values as another fork. The field kernel is
 // set when a restore has loaded the kernel; it stays nil in a sandbox that was not restored.
 type sharedRandomness struct {
-	reseeded bool                          // the restore gave the processes new PIDs
+	reseeded bool                          // the restore gave the processes new PIDs, which makes OpenSSL's generators reseed
 	kernel   atomic.Pointer[kernel.Kernel] // the restored kernel; nil if there is none
 }
 
-// processSharing is the sharedRandomness of this process.
+// processSharing determines which programs in this process's sandbox may generate the same random values as another fork.
 var processSharing sharedRandomness
 
-// install registers protocol.SharingSink, and sets s.reseeded. It must run before gVisor starts a kernel.
+// install registers the sink with which the daemon asks which programs may share random values. reseeded means that the restore
+// gives processes new PIDs, which makes OpenSSL's generators reseed. It must run before gVisor starts a kernel.
 func (s *sharedRandomness) install(reseeded bool) {
 	s.reseeded = reseeded
 	seccheck.RegisterSink(seccheck.SinkDesc{Name: protocol.SharingSink, New: s.newSink})
@@ -126,7 +127,7 @@ func programName(p string) string {
 // the first page of the file.
 var goNote = []byte("\x04\x00\x00\x00Go\x00\x00")
 
-// isGo reports whether a file is a Go program. Go's crypto/rand reads from the kernel each time.
+// isGo reports whether a file is a Go program. Go programs are safe, because crypto/rand reads from the kernel each time.
 func isGo(ctx sentrycontext.Context, file *vfs.FileDescription) bool {
 	page := make([]byte, 4096)
 	n, err := file.PRead(ctx, usermem.BytesIOSequence(page), 0, vfs.ReadOptions{})
@@ -141,8 +142,8 @@ var safePrograms = map[string]bool{
 }
 
 // describeUnsafeProgram returns the program's name, possibly with the affected functions, if the program may generate the same
-// random values in two forks, and otherwise "". Programs that are not known are assumed to do so. For Node and Python, tests
-// verify the result.
+// random values in two forks, and otherwise "". Unknown programs are assumed to do so. reseeded means that each fork has given
+// its processes new PIDs, which makes OpenSSL's generators reseed. For Node and Python, tests verify the result.
 func describeUnsafeProgram(program string, isGo, reseeded bool) string {
 	switch {
 	case isGo, safePrograms[program]:
