@@ -13,7 +13,7 @@ import (
 // gitHub is a client of GitHub's REST API, version 2022-11-28.
 type gitHub struct {
 	c     *client // sends the requests
-	owner string  // owner of the project
+	owner string  // name of the repository's owner, a user or an organization
 	path  string  // /repos/owner/name/pulls
 }
 
@@ -87,14 +87,14 @@ func (g *gitHub) list(ctx context.Context, p PullRequest, q url.Values) (*Pull, 
 	return firstOpen[gitHubPull](ctx, g.c, g.path, q, p)
 }
 
-// find returns the open pull request of p's branches; nil if none is found with the owner's name.
+// find returns the open pull request of p's branches; nil if a query by g.owner, the name of the repository's owner, finds none.
 func (g *gitHub) find(ctx context.Context, p PullRequest) (*Pull, error) {
 	pull, _, err := g.list(ctx, p, url.Values{"head": {g.owner + ":" + p.Head}})
 	return pull, err
 }
 
-// search returns the open pull request of p's branches if it is on this page of the list, and whether the page had any. Unlike
-// find, it does not query by the owner's name, because that has changed if the repository was transferred.
+// search returns the open pull request of p's branches if it is on this page of all open ones, and whether the page had any. It
+// does not query by the name of the repository's owner, because that has changed if the repository was transferred.
 func (g *gitHub) search(ctx context.Context, p PullRequest, page int) (*Pull, bool, error) {
 	return g.list(ctx, p, url.Values{"page": {strconv.Itoa(page)}})
 }

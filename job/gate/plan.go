@@ -227,7 +227,7 @@ type Moved struct {
 	More  bool     // there are more paths in other states than those in Paths
 }
 
-// Error implements error. The text lists some of the paths.
+// Error implements error. The text lists the first of the host's paths that are not in the expected states, at most 5.
 func (m *Moved) Error() string {
 	var names []string
 	for _, p := range m.Paths[:min(len(m.Paths), 5)] {

@@ -51,7 +51,7 @@ func (s *layerStore) findOrBegin(digest, account string) (Layer, <-chan struct{}
 	if err != nil {
 		return Layer{}, nil, err
 	}
-	s.handOut(digest) // the layer is recorded even if it is not present yet, because the caller will fetch it
+	s.handOut(digest) // called for an absent layer, too, because the caller fetches it and it must not be removed then
 	if ok && s.owns(account, digest) {
 		return l, nil, nil
 	}

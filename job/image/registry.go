@@ -250,7 +250,7 @@ func registryError(err error, ref string) error {
 		return caisson.Wrap(err, caisson.Unavailable, "the registry of %.200s broke off; try again", ref)
 	}
 	if errors.Is(err, syscall.EPIPE) {
-		return err // the job at the other end of the pipe has failed, and its error is the cause
+		return err // the job that unpacks what this job writes to a pipe has failed; users see that job's error
 	}
 	return caisson.Wrap(err, caisson.Invalid, "the registry's answer about %.200s makes no sense", ref)
 }

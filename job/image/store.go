@@ -28,16 +28,16 @@ type Layer struct {
 	CreatedAt time.Time    `json:"createdAt"`
 }
 
-// layerStore manages the files on disk: layers, their owners, and unfinished layers. It is safe for concurrent use.
+// layerStore manages the files on disk: layers, which accounts own them, and unfinished layers. It is safe for concurrent use.
 type layerStore struct {
-	dir string
+	dir string // directory of the files
 
 	// mu guards the fields after it. It is also held while a layer and its description are added or removed.
 	mu sync.Mutex
 	// inProgress contains a channel for each layer that is being fetched, by digest. The channel is closed when the fetch has ended.
 	inProgress   map[string]chan struct{}
-	holds        int             // number of calls of hold that were not released
-	handedOut    map[string]bool // layers that were returned to callers since holds was last 0, by digest
+	holds        int             // number of calls of hold, which protect layers from removal, whose release was not called
+	handedOut    map[string]bool // layers that were returned to callers while holds was not 0, by digest; cleared when it is 0
 	activeInTemp map[string]bool // names of directories below tmp that sweep must not remove
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// A remote is the job's end of the channel to the daemon. It is safe for concurrent use.
+// A remote is the SSH job's end of the channel to the daemon, to which the job sends requests. It is safe for concurrent use.
 type remote struct {
 	conn    *Conn      // the job's end of the channel
 	sending sync.Mutex // held while a new id is chosen and its request is sent, because the daemon requires ascending ids
@@ -33,6 +33,7 @@ type answer struct {
 // errChannel is the error of requests when the channel to the daemon has ended.
 var errChannel = errors.New("the daemon has gone")
 
+// newRemote returns a remote, the SSH job's end of c, the channel to the daemon, and begins to receive replies of the daemon.
 func newRemote(c *Conn) *remote {
 	r := &remote{conn: c, waiting: map[uint32]chan answer{}}
 	go r.receive()
@@ -218,16 +219,16 @@ func (s *socketConn) Close() error {
 	return s.Conn.Close()
 }
 
-// A helperConn is a connection that a helper in the sandbox has made. in and out are the helper's standard input and output.
+// A helperConn is a connection to a server that a helper in the sandbox, the program "guestd connect", has made.
 type helperConn struct {
 	in, out *os.File // standard input and output of the helper
 	end     func()   // notifies the daemon that the connection has ended
 }
 
-// maxRefusal is the maximum length, in bytes, of a helper's message about why it could not connect.
+// maxRefusal is the maximum length, in bytes, of the reason that "guestd connect" gives when it cannot connect to a server.
 const maxRefusal = 200
 
-// confirm waits until the helper has connected, and returns an error if it could not. The helper is "guestd connect".
+// confirm waits until the helper has connected to the server, and returns an error with the helper's reason if it could not.
 func (p *helperConn) confirm() error {
 	status := []byte{1}
 	if _, err := io.ReadFull(p.out, status); err != nil {
@@ -264,7 +265,7 @@ func (r *remote) login(user string, key ssh.PublicKey, signed bool) error {
 
 // A hostSigner signs with the host key, which only the daemon has.
 type hostSigner struct {
-	remote *remote
+	remote *remote       // sends requests to the daemon
 	key    ssh.PublicKey // the public host key
 }
 

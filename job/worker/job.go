@@ -16,7 +16,7 @@ type Job[Args, Reply any] struct {
 	Name     string // unique in the binary, such as "gate.scan"
 	Network  bool   // whether the job has the host's network; see Request.Network
 	Programs bool   // whether the job may start programs of the host; see Request.Programs
-	Access   Access // access to the root directory
+	Access   Access // access of the job to its root directory, RunInput.Root
 	Root     bool   // opens the job's root directory as [Call.Root]; not for jobs with programs, whose root is at /work
 	Files    int    // minimum number of descriptors in RunInput.Files
 	Limits   Limits // used unless [RunInput.Limits] is set

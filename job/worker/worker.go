@@ -134,7 +134,7 @@ type Request struct {
 // Access is the access that a job has to its root directory.
 type Access int
 
-// The kinds of access.
+// The kinds of access that a job has to its root directory.
 const (
 	// ReadAsOwner reads with the rights of the user who owns the directory, and changes nothing. If the owner is root, it reads
 	// everything.

@@ -31,9 +31,9 @@ type Options struct {
 	LosePushes int
 	// RejectPush makes a hook reject each push with this line, like the hook of a protected branch.
 	RejectPush string
-	// FailPulls is the number of API calls that are answered with 503.
+	// FailPulls is the number of calls of the REST API, for pull requests or others, that are answered with 503.
 	FailPulls int
-	// RateLimitPulls is the number of API calls that are answered as if a rate limit was exceeded.
+	// RateLimitPulls is the number of calls of the REST API, for pull requests or others, that are answered as over a rate limit.
 	RateLimitPulls int
 	// LosePullAnswers is the number of pull requests that are created, but whose answer is lost.
 	LosePullAnswers int

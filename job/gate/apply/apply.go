@@ -92,20 +92,20 @@ func apply(ctx context.Context, host, saved *os.File, plan *gate.Plan, read func
 	return a.run(applyJournal, Applied, RolledBack)
 }
 
-// An applier performs or recovers one apply or undo.
+// An applier performs or recovers one apply or undo. It records its steps and its progress in a file, the journal, from which
+// an interrupted operation is completed or rolled back.
 type applier struct {
 	ctx   context.Context
 	host  *os.File                                 // the host's directory, locked with flock
-	saved *os.File                                 // the directory for the originals and the journals
+	saved *os.File                                 // the directory for the originals and the journals of one apply and its undo
 	read  func(hash string) (io.ReadCloser, error) // opens the new content of a file by its SHA-256
 	hook  func(point string)                       // a function of a test that is called at named points of the operation, or nil
 
-	disk  syncer      // syncs new files to disk
-	steps []gate.Step // the steps of the operation, sorted so that directories come before their entries
-	// originals is the name of the directory in saved for the originals that the steps replace.
-	originals string
+	disk      syncer      // syncs new files to disk
+	steps     []gate.Step // the steps of the operation, sorted so that directories come before their entries
+	originals string      // name of the directory in saved for the originals that the steps replace
 
-	j              journal    // journal of the current operation
+	j              journal    // journal of the current operation, an apply or an undo
 	phase          phase      // the phase that was recorded last in the journal
 	stageName      string     // name of the staging directory
 	stage          *os.File   // the staging directory; nil if there is none
@@ -140,8 +140,8 @@ func newApplier(ctx context.Context, host, saved *os.File, hook func(string)) (*
 	return a, nil
 }
 
-// originalsDir returns the name of the directory in saved for the originals that the operation with the journal called name
-// replaces.
+// originalsDir returns the name of the directory, beside the journals, for copies of the contents that an operation replaces.
+// name is the name of the journal of the operation: applyJournal or undoJournal.
 func originalsDir(name string) string {
 	if name == undoJournal {
 		return undoneDir
@@ -189,7 +189,7 @@ func (a *applier) recordMoved(name string) {
 	}
 }
 
-// run performs a.steps and writes the journal called name. done is the state of the outcome after success, and back
+// run performs a.steps and records them in the journal called name. done is the state of the outcome after success, and back
 // that after a failure, if no change is left.
 func (a *applier) run(name, done, back string) (Outcome, error) {
 	a.originals = originalsDir(name)

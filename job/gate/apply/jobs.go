@@ -67,10 +67,10 @@ var (
 	})
 )
 
-// RunApply applies plan to host, the directory for which it was made, in a worker job; see [Apply]. saved belongs to the owner
-// of host and is accessible only to that user. frozen is the directory that [overlay.Freeze] has written; that user can read
-// it. If the job fails or ctx is canceled, a second job runs [Recover]. The outcome is unknown only if the second job fails as
-// well.
+// RunApply applies plan to host, the directory for which it was made, in a worker job; see [Apply]. saved is the directory for
+// the journal and the originals of this apply, for recovery and undo; it belongs to the owner of host, and only that user can
+// access it. frozen is the directory of the frozen copy with the new contents; that user can read it. If the job fails or ctx
+// is canceled, a second job runs [Recover]. The outcome is unknown only if the second job fails as well.
 func RunApply(ctx context.Context, run worker.Starter, host, saved, frozen *os.File, plan *gate.Plan) (Outcome, error) {
 	text, err := plan.Input()
 	if err != nil {
@@ -80,14 +80,14 @@ func RunApply(ctx context.Context, run worker.Starter, host, saved, frozen *os.F
 	return settle(ctx, run, host, saved, out, err, Applied)
 }
 
-// RunUndo reverts the apply to host that has used saved, in a worker job; see [Undo]. If the job fails or ctx is canceled, a
-// second job runs [Recover].
+// RunUndo reverts an apply to host, in a worker job; see [Undo]. saved is the directory with the journal and the originals of
+// that apply. If the job fails or ctx is canceled, a second job runs [Recover].
 func RunUndo(ctx context.Context, run worker.Starter, host, saved *os.File) (Outcome, error) {
 	out, err := runWriteJob(ctx, run, jobUndo, worker.RunInput{Root: host, Files: []*os.File{saved}})
 	return settle(ctx, run, host, saved, out, err, Undone)
 }
 
-// RunRecover completes or rolls back an unfinished apply or undo of host, in a worker job; see [Recover].
+// RunRecover completes or rolls back an apply or undo of host that was interrupted, in a worker job. saved has its journal.
 func RunRecover(ctx context.Context, run worker.Starter, host, saved *os.File) (Outcome, error) {
 	return runWriteJob(ctx, run, jobRecover, worker.RunInput{Root: host, Files: []*os.File{saved}})
 }
@@ -145,7 +145,7 @@ var jobLayer = worker.Job[worker.None, worker.None]{
 }
 
 // RunLayer writes plan into the empty directory layer as the upper layer of an overlay, in a worker job with the rights of the
-// guest's root user, who owns layer; see [Layer]. frozen is the directory that [overlay.Freeze] has written.
+// guest's root user, who owns layer; see [Layer]. frozen is the directory of the frozen copy with the contents of plan.
 func RunLayer(ctx context.Context, run worker.Starter, manifest, frozen, layer *os.File, plan *gate.Plan) error {
 	text, err := plan.Input()
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/caisson-dev/caisson/job/worker"
 )
 
-// The names of the journals in the directory saved: those of the apply and of its undo.
+// The names of the journals, the files in which an apply and its undo record their steps and their progress for recovery.
 const (
 	applyJournal = "journal"
 	undoJournal  = "undo"
@@ -39,8 +39,8 @@ const (
 	phaseBack     phase = "back" // the rollback is complete, and the staging directory was removed
 )
 
-// A record is a line of a journal. The first record has Version, Stage and Steps. After it there is one record for each step,
-// and one for each phase.
+// A record is a line of the journal of an apply or an undo. The first record has Version, Stage and Steps. After it there is one
+// record for each step, and one for each phase.
 type record struct {
 	Version int    `json:"version,omitempty"` // journalVersion; only in the first record
 	Stage   string `json:"stage,omitempty"`   // name of the staging directory; only in the first record
@@ -49,18 +49,18 @@ type record struct {
 	Step *gate.Step `json:"step,omitempty"` // a step; nil in the first record and in records of phases
 
 	Phase       phase    `json:"phase,omitempty"` // the phase that begins; phaseNone in the first record and in records of steps
-	LeftInPlace []string `json:"kept,omitempty"`  // paths left in place since the previous record
+	LeftInPlace []string `json:"kept,omitempty"`  // paths whose changes by other processes were kept since the previous record
 }
 
-// journalVersion is the version of the format of journals.
+// journalVersion is the version of the format of the journals of applies and undos.
 const journalVersion = 1
 
-// A history is the content of a journal.
+// A history is the content of the journal of an apply or an undo.
 type history struct {
 	stage       string      // name of the staging directory
-	steps       []gate.Step // the steps of the plan
+	steps       []gate.Step // the steps of the operation
 	phase       phase       // the phase that was recorded last
-	leftInPlace []string    // the paths left in place, from all records
+	leftInPlace []string    // the paths at which changes of other processes were kept, from all records
 }
 
 // finished reports whether the operation of the journal has ended, so that no recovery is needed.
@@ -115,9 +115,9 @@ func (j journal) begin(stage string, steps []gate.Step) error {
 // the phase is recorded is unknown until the journal is read again.
 var errUncertain = errors.New("the journal is in doubt")
 
-// enter records that phase p begins. kept are the paths left in place since the last record. If it returns an error other than
-// errUncertain, p is not recorded.
-func (j journal) enter(p phase, kept []string) error {
+// enter records that phase p begins. leftInPlace are the paths at which, since the last record, changes of other processes were
+// found and kept. If it returns an error other than errUncertain, p is not recorded.
+func (j journal) enter(p phase, leftInPlace []string) error {
 	end, err := j.f.Seek(0, io.SeekEnd)
 	if err != nil {
 		return err
@@ -125,7 +125,7 @@ func (j journal) enter(p phase, kept []string) error {
 	var line strings.Builder
 	// The newline ends a line that a crash may have left incomplete, so that this line can be parsed.
 	line.WriteByte('\n')
-	if err := appendRecord(&line, record{Phase: p, LeftInPlace: kept}); err != nil {
+	if err := appendRecord(&line, record{Phase: p, LeftInPlace: leftInPlace}); err != nil {
 		return err
 	}
 	if _, err = j.f.WriteString(line.String()); err == nil {

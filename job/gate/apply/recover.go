@@ -87,8 +87,8 @@ func (a *applier) resume(name string) (history, error) {
 	return h, err
 }
 
-// openStage opens the staging directory that an earlier process created. If it does not exist, openStage creates it again in
-// phaseSwitch, and leaves a.stage nil in other phases.
+// openStage opens the staging directory that an earlier process created. If it does not exist, openStage creates it again if
+// paths may have changed (phaseSwitch), because the rollback of them needs it, and leaves a.stage nil in other phases.
 func (a *applier) openStage() error {
 	fd, err := openBeneath(int(a.host.Fd()), a.stageName, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	switch {

@@ -64,7 +64,7 @@ func (a restorer) recordNotRestored(i int) {
 }
 
 // makeWritableAgain makes the directory at the path of step i writable for its owner, if its permissions are those before the
-// step or the planned ones.
+// step or the planned ones. It returns false if the directory cannot be opened: it was removed, replaced or is unreadable.
 func (a restorer) makeWritableAgain(i int, p dirEntry) (bool, error) {
 	n, _, err := p.node()
 	if err != nil || n.Type != gate.NodeDir || n.Mode&ownerAll == ownerAll {
@@ -80,8 +80,8 @@ func (a restorer) makeWritableAgain(i int, p dirEntry) (bool, error) {
 	return true, nil
 }
 
-// restoreMode restores the permissions of the directory at the path of step i, if they are permissions that the operation has
-// set.
+// restoreMode restores the permissions of the directory at the path of step i, if the apply or undo, or its rollback, has set
+// the current ones. It returns false if another process has removed or replaced the directory meanwhile.
 func (a restorer) restoreMode(i int, p dirEntry) (bool, error) {
 	n, _, err := p.node()
 	if err != nil || n.Type != gate.NodeDir {
@@ -150,8 +150,8 @@ func (a restorer) revertPlaceNew(i int, p dirEntry) (bool, error) {
 	return ok, err
 }
 
-// revertExchange reverts the exchange of the old entry and the new entry of step i. was reports whether the path is in the
-// state before the step, and now whether it is in the planned state.
+// revertExchange reverts the exchange of the old and the new entry of step i. was means that the path is in the state before the
+// step, now that it is in the planned state. It returns false if it cannot, because another process has changed the path.
 func (a restorer) revertExchange(i int, p dirEntry, was, now bool) (bool, error) {
 	s, old := a.steps[i], a.oldEntry(i)
 	if _, err := old.stat(); err != nil {

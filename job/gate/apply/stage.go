@@ -81,7 +81,7 @@ func (a *applier) makeOriginals() (*os.File, error) {
 // A saver checks the current entries at the paths of a plan, and saves copies of their contents.
 type saver struct {
 	*applier
-	objects *os.File              // the directory for the copies of contents
+	objects *os.File              // the directory for originals, the copies of contents
 	planned map[string]*gate.Step // the steps of the plan by path
 }
 
@@ -119,7 +119,7 @@ func (a saver) prepare(s gate.Step) error {
 	return nil
 }
 
-// save reports whether the entry at p is in the state n. If it is, save stores a copy of its content in objects.
+// save reports whether the entry at p is in the state n. If it is, save copies its content to the directory of originals.
 func (a saver) save(p dirEntry, n gate.Node) (bool, unix.Stat_t, error) {
 	dir := int(a.objects.Fd())
 	kept := dirEntry{dir, n.Hash}
@@ -281,6 +281,7 @@ func savedNode(ctx context.Context, n gate.Node, read func(hash string) (io.Read
 // linkBuffer is a writer that collects the target of a symlink, up to gate.MaxPlanPath bytes.
 type linkBuffer []byte
 
+// Write appends b to the target of a symlink; an error if the target would be longer than gate.MaxPlanPath bytes.
 func (l *linkBuffer) Write(b []byte) (int, error) {
 	if len(*l)+len(b) > gate.MaxPlanPath {
 		return 0, errors.New("too long for a symlink")

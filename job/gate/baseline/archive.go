@@ -12,10 +12,10 @@ import (
 	"github.com/caisson-dev/caisson/job/worker"
 )
 
-// archiveArgs are the arguments of jobArchive: the patterns of files to hide and to show, and the limit of the archive's size.
+// archiveArgs are the arguments of jobArchive, which copies an archive without hidden files: the mask, and a limit of the copy.
 type archiveArgs struct {
 	maskArgs
-	Most int64 // maximum size of the copied archive in bytes
+	Most int64 // maximum size in bytes of the archive that the job writes
 }
 
 // MaskResult reports the hidden paths that were left out of an archive. Hidden contains the first of Count paths.

@@ -80,7 +80,7 @@ func (e *Entry) State() State {
 type Store struct {
 	pack    *os.File          // nil if the directory has no pack
 	Entries map[string]*Entry // the entries by path
-	Rebased []string          // paths of the entries that have Rebased set, sorted
+	Rebased []string          // paths of the entries that replace the manifest's records of these paths, sorted
 }
 
 // SaveBase stores the contents of small text files of the directory root, as recorded in manifest, in dst, an empty directory.

@@ -39,14 +39,14 @@ type Record struct {
 // manifestWriter writes the records of a manifest in order.
 type manifestWriter struct {
 	w      io.Writer
-	off    int64       // number of bytes written
+	off    int64       // number of bytes written to w
 	block  fsat.Packer // the records of the current block, encoded
 	n      int         // number of records in block
 	last   string      // path of the last record
-	index  fsat.Packer // the index so far, encoded
-	blocks uint64      // number of blocks in index
-	first  string      // first path of the last block in index
-	start  int64       // offset of the last block in index, or 0 if index is empty
+	index  fsat.Packer // the index so far, encoded: the first path and the offset of each block
+	blocks uint64      // number of blocks that index lists
+	first  string      // first path of the last block that index lists
+	start  int64       // offset, in the manifest, of the last block that index lists; 0 if it lists none
 	err    error       // the first error of w
 }
 

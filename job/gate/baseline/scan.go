@@ -47,7 +47,7 @@ func scanUpTo(ctx context.Context, root *os.File, mask *Mask, manifest io.Writer
 	return s.sum, out.Flush()
 }
 
-// scanner is the state of one [Scan].
+// scanner is the state of one [Scan], which records the entries of a directory in a manifest.
 type scanner struct {
 	ctx  context.Context
 	root int             // file descriptor of the directory
@@ -70,7 +70,7 @@ func (s *scanner) walk(dir string, children []fsat.Child, own bool) error {
 			return nil
 		}
 		if len(path) > fsat.MaxPathLen {
-			continue // a path that is too long is not recorded, and the record of its directory has Closed set
+			continue // a path that is too long is not recorded; the record of dir says that paths are missing
 		}
 		s.left--
 		r := Record{Path: path, Stat: c.Stat, Hidden: s.mask.HidesName(path)}

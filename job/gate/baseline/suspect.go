@@ -72,7 +72,7 @@ func originalOfBackup(file string) string {
 	return ""
 }
 
-// SearchLimits are the limits of a [Search]. Zero fields mean the default.
+// SearchLimits are the limits of a search for secrets in the files that a sandbox can see. Zero fields mean the default.
 type SearchLimits struct {
 	File  int64         // size of the largest file that is searched, in bytes; default 256 KiB
 	Files int           // maximum number of files; default 5,000
@@ -88,7 +88,7 @@ func (l SearchLimits) withDefaults() SearchLimits {
 	return l
 }
 
-// SearchResult is the result of a [Search].
+// SearchResult is the result of a search for secrets in the files that a sandbox can see: the files that may contain some.
 type SearchResult struct {
 	Suspects
 	// Searched is the number of files whose contents were searched. It does not include files that are reported because of
@@ -132,7 +132,7 @@ func Search(ctx context.Context, root, manifest *os.File, limits SearchLimits) (
 	return s.found, ctx.Err()
 }
 
-// searcher is the state of one [Search].
+// searcher is the state of one [Search] for secrets in files.
 type searcher struct {
 	root   int                // file descriptor of the directory
 	rules  *check.SecretRules // the rules that find secrets in contents

@@ -22,7 +22,7 @@ type protection struct {
 	names []string
 }
 
-// maxNameParts is the maximum number of path elements in a protected name.
+// maxNameParts is the maximum number of path elements in a name of a protection. For example, .docker/config.json has two.
 const maxNameParts = 3
 
 // howToAllow is the part of a message that tells how to allow a change that is denied because of its path.

@@ -191,9 +191,9 @@ type keyComparer struct {
 	decode func(text string) (map[string]any, error) // parses a version of the file
 	// inert are paths of keys, joined by dots, whose values are not executed; * matches any key.
 	inert []string
-	// requires are paths of the requirements of dependencies. A change is allowed if only versions change, but not the source.
+	// requires are such paths of requirements of dependencies. A change is allowed if only versions change, but not the source.
 	requires []string
-	rules    []string // paths of ESLint rules; all may change but the options of rules of plugins
+	rules    []string // such paths of ESLint rules. All but the options of plugins' rules may change
 }
 
 // compare implements contentRule.compare: ok means that only parts that are not executed differ. If not, part is the path of
@@ -261,7 +261,8 @@ const (
 	pathMatched             // a pattern matches the path itself or a path above it
 )
 
-// matchKeys compares at, a path of keys, with the patterns in list, and returns the strongest match, such as pathMatched.
+// matchKeys compares at, a path of keys, with the patterns in list. It returns pathMatched if a pattern matches at or a path
+// above it, otherwise pathAbovePattern if a pattern matches only paths below at, otherwise pathNotMatched.
 func matchKeys(list []string, at []string) int {
 	best := pathNotMatched
 	for _, p := range list {

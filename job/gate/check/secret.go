@@ -10,10 +10,10 @@ import (
 	"strings"
 )
 
-// Limits of the search for secrets in one file.
+// Limits of the search for secrets in one file. Most rules are compared only with the text near their keywords.
 const (
-	maxReach    = 4 << 10  // maximum distance, in bytes, of the ends of a match from a keyword of its rule
-	maxKeyReach = 32 << 10 // maxReach for the rule for private keys, which are longer than other secrets
+	maxReach    = 4 << 10  // maximum distance, in bytes, from a keyword of a rule to the beginning and the end of a match
+	maxKeyReach = 32 << 10 // the same distance for the rule that finds private keys, which are longer than other secrets
 	// maxPiece is the maximum number of bytes that a regular expression searches at once. Before each piece, the search checks
 	// whether its context was canceled.
 	maxPiece      = 128 << 10

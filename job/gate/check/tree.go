@@ -22,14 +22,14 @@ type tree struct {
 	base         Tree                       // the tree before the changes
 	changed      map[string]*caisson.Change // the changes after which an entry exists, by path
 	removedPaths map[string]bool            // paths that do not exist after the changes, because they were removed or renamed
-	// added contains the names of the entries in changed, by directory. A name begins with a slash unless its directory is the root.
-	added map[string][]string
-	names map[string][]string // cache of children: the names in a directory after the changes, by directory
+	// changedNames has the names in changed by directory. A name is the rest of the path; it begins with a slash except in the root.
+	changedNames map[string][]string
+	names        map[string][]string // cache of children: the names in a directory after the changes, by directory
 }
 
 // newTree returns the tree of base with changes.
 func newTree(base Tree, changes []caisson.Change) *tree {
-	t := &tree{base: base, changed: map[string]*caisson.Change{}, removedPaths: map[string]bool{}, added: map[string][]string{}, names: map[string][]string{}}
+	t := &tree{base: base, changed: map[string]*caisson.Change{}, removedPaths: map[string]bool{}, changedNames: map[string][]string{}, names: map[string][]string{}}
 	for i := range changes {
 		c := &changes[i]
 		if c.OldPath != "" && c.Kind == caisson.ChangeRenamed {
@@ -44,7 +44,7 @@ func newTree(base Tree, changes []caisson.Change) *tree {
 	for path := range t.changed {
 		delete(t.removedPaths, path)
 		dir := fsat.Parent(path)
-		t.added[dir] = append(t.added[dir], path[len(dir):])
+		t.changedNames[dir] = append(t.changedNames[dir], path[len(dir):])
 	}
 	return t
 }
@@ -92,7 +92,7 @@ func (t *tree) children(dir string) ([]string, error) {
 		prefix += "/"
 	}
 	names = slices.DeleteFunc(slices.Clone(names), func(n string) bool { return t.removedPaths[prefix+n] })
-	for _, n := range t.added[dir] {
+	for _, n := range t.changedNames[dir] {
 		names = append(names, strings.TrimPrefix(n, "/"))
 	}
 	slices.Sort(names)
@@ -169,15 +169,15 @@ func (t *tree) parentNotDir(path string) string {
 	return ""
 }
 
-// nameGroups contains groups of names in one directory, sorted: those that are one name on systems that ignore case or Unicode
-// forms, by nameKey (key), and those that look alike, by nameSkeleton (skeleton).
+// nameGroups contains sorted groups of names in one directory. key has those that are one name on systems that ignore case or
+// the form of Unicode, by the result of nameKey; skeleton has those that look alike, by the result of nameSkeleton.
 type nameGroups struct{ key, skeleton map[string][]string }
 
 // collisions returns the groups of at least two names in dir that collide on other systems, or that look alike. Each group
 // contains the name of at least one change. It is safe for concurrent use.
 func (t *tree) collisions(dir string) (nameGroups, error) {
 	groups := nameGroups{map[string][]string{}, map[string][]string{}}
-	for _, n := range t.added[dir] {
+	for _, n := range t.changedNames[dir] {
 		n = strings.TrimPrefix(n, "/")
 		key, look := nameKey(n), nameSkeleton(n)
 		groups.key[key] = append(groups.key[key], n)

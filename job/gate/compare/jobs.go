@@ -77,14 +77,14 @@ func (d *Difference) hasValidSteps() bool {
 	return len(d.Steps) <= 2 && !slices.ContainsFunc(d.Steps, func(s gate.Step) bool { return !fs.ValidPath(s.Path) || s.Path == "." })
 }
 
-// partArgs are the arguments of [Part].
+// partArgs are the arguments of jobPart, which makes a step that applies only some hunks of the change of a text file.
 type partArgs struct {
 	Step   gate.Step // the change of a text file
 	Chosen []int     // indexes, from 0, of the hunks to apply
 }
 
-// partReply is the reply of jobPart: the step, or Moved if the host's file has changed, because a [*gate.Moved] error cannot be
-// passed between processes.
+// partReply is the reply of jobPart: a step that applies only the chosen hunks of a change, or Moved if the host's file has
+// changed, because a [*gate.Moved] error cannot be passed between processes.
 type partReply struct {
 	Step  gate.Step // the step that applies the chosen hunks
 	Moved bool      // the host's file has changed

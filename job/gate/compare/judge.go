@@ -24,8 +24,8 @@ type origin struct {
 
 // baselineView finds the origins of paths, their states before the sandbox's changes, in a manifest and a base directory.
 type baselineView struct {
-	manifest *baseline.Manifest // the states at the time of the scan
-	base     *baseline.Store    // the states of paths that were applied after the scan, and the stored contents
+	manifest *baseline.Manifest // the states when the workspace was created
+	base     *baseline.Store    // the states that replace those of the manifest, and the stored contents
 }
 
 // originAt returns the origin of path, its state before the sandbox's changes.
@@ -43,7 +43,8 @@ func (s baselineView) originAt(path string) (origin, error) {
 	return s.record(&r), nil
 }
 
-// record returns the origin of a path that was not applied since the scan: the state in its record r, and the stored content.
+// record returns the origin of a path, its state before the sandbox's changes: that of r, its record in the manifest, with the
+// content from the base directory, if stored. The path must not have been applied since the manifest was made.
 func (s baselineView) record(r *baseline.Record) origin {
 	o := origin{State: baseline.State{Stat: r.Stat}, hidden: r.Hidden}
 	if e := s.base.Entries[r.Path]; e != nil && e.Same(&r.Stat) {

@@ -77,7 +77,7 @@ func WriteIndex(dir int, name string, entries []Entry, cut bool) error {
 	return fsat.WriteIndex(dir, name, packIndex(entries, cut))
 }
 
-// freezer is the state of one [Freeze].
+// freezer is the state of one [Freeze], which copies the upper directory of an overlay.
 type freezer struct {
 	ctx     context.Context
 	root    int     // file descriptor of the upper directory
@@ -179,14 +179,14 @@ func (f *freezer) entry(path string, st *fsat.Stat) (Entry, error) {
 func readLink(root int, path string) (link, denied string, err error) {
 	fd, err := fsat.Open(root, path, unix.O_PATH|unix.O_NOFOLLOW, 0)
 	if err != nil {
-		return "", vanished, fsat.UnlessConcurrent(err)
+		return "", changedMeanwhile, fsat.UnlessConcurrent(err)
 	}
 	defer unix.Close(fd)
 	buf := make([]byte, fsat.MaxPathLen+1)
 	n, err := unix.Readlinkat(fd, "", buf)
 	switch {
 	case err == unix.ENOENT || err == unix.EINVAL:
-		return "", vanished, nil // the path is not a symlink any more
+		return "", changedMeanwhile, nil // the path is not a symlink any more
 	case err != nil:
 		return "", "", os.NewSyscallError("readlink", err)
 	case n == 0 || n > fsat.MaxPathLen:
@@ -195,8 +195,8 @@ func readLink(root int, path string) (link, denied string, err error) {
 	return string(buf[:n]), "", nil
 }
 
-// Values of [Entry.Denied].
+// Reasons, in [Entry.Denied], why an entry of the upper directory was not copied.
 const (
-	vanished   = "it changed while it was read; look again"
-	unreadable = "it cannot be read"
+	changedMeanwhile = "it changed while it was read; look again"
+	unreadable       = "it cannot be read"
 )

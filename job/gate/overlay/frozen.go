@@ -173,8 +173,8 @@ func (o *object) Read(b []byte) (int, error) {
 
 func (o *object) Close() error { return o.file.Close() }
 
-// packIndex returns an index in its encoded form: frozenMagic, the number of entries, cut, the entries, and the SHA-256 of all
-// of this.
+// packIndex encodes the index of the entries of a frozen copy: frozenMagic, the number of entries, cut, the entries, and the
+// SHA-256 of all of this. cut means that entries were left out.
 func packIndex(entries []Entry, cut bool) []byte {
 	p := &fsat.Packer{B: []byte(frozenMagic)}
 	p.Uint(uint64(len(entries)))
@@ -210,7 +210,7 @@ func ReadIndex(dir *os.File, name string) ([]Entry, bool, error) {
 	return entries, cut, err
 }
 
-// parseIndex decodes an index, and rejects every input that packIndex does not produce.
+// parseIndex decodes the index of a frozen copy, strictly. It returns the entries, and whether entries were left out of it.
 func parseIndex(data []byte) ([]Entry, bool, error) {
 	bad := fsat.Malformed("the index of a review")
 	body, ok := fsat.Unseal(data, frozenMagic)

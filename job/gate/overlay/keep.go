@@ -37,7 +37,7 @@ type keptFile struct {
 	content     string // SHA-256 of the content in hexadecimal
 }
 
-// NewKeeper returns a Keeper without a pack. objects is the file descriptor of the directory of objects.
+// NewKeeper returns a Keeper that stores contents only as files of a directory, whose file descriptor is objects.
 func NewKeeper(objects int, l FreezeLimits) *Keeper {
 	return &Keeper{objects: objects, limits: l, buf: make([]byte, fsat.MaxSmallFile+1), linked: map[uint64]keptFile{}}
 }
@@ -63,7 +63,7 @@ func (k *Keeper) keep(root int, path string, st *fsat.Stat) (content string, siz
 		case errors.Is(err, fsat.ErrChanged):
 			st = &now
 			if st.Type != fsat.TypeFile {
-				return "", 0, vanished, nil
+				return "", 0, changedMeanwhile, nil
 			}
 			continue
 		case err != nil:
@@ -72,7 +72,7 @@ func (k *Keeper) keep(root int, path string, st *fsat.Stat) (content string, siz
 		k.total += caisson.Size(now.Size)
 		return content, now.Size, "", nil
 	}
-	return "", st.Size, vanished, nil
+	return "", st.Size, changedMeanwhile, nil
 }
 
 // copy stores the content of file, sets *content to the SHA-256 of the content, and returns the metadata that the file had. If
@@ -157,8 +157,8 @@ func (k *Keeper) Store(data []byte) (string, error) {
 	return name, nil
 }
 
-// copyLarge copies a file of size bytes to an object and returns the SHA-256 of the content. The object shares the blocks of
-// the file if the file system supports that; otherwise it has the holes of the file.
+// copyLarge copies a file of size bytes to an object, a file named by the SHA-256 of its content, and returns this SHA-256. The
+// object shares the blocks of the file if the file system supports that; otherwise it has the holes of the file.
 func (k *Keeper) copyLarge(file *os.File, size int64) (string, error) {
 	const tmp = "copying"
 	fd, err := fsat.Open(k.objects, tmp, unix.O_RDWR|unix.O_CREAT|unix.O_TRUNC|unix.O_NOFOLLOW, 0o644)

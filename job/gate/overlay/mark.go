@@ -88,7 +88,7 @@ func requireTrustedXattrs() error {
 	return nil
 }
 
-// marker is the state of one [Mark].
+// marker is the state of one [Mark], which lists the overlay attributes of the entries of an upper directory.
 type marker struct {
 	ctx   context.Context
 	root  int         // file descriptor of the upper directory

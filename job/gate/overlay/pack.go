@@ -129,5 +129,5 @@ func (c *Contents) Open(hash string) (io.ReadCloser, error) {
 
 func (c *Contents) Close() error { return c.pack.close() }
 
-// packRange is the position of a content in a pack: the offsets, in bytes, of its beginning and its end.
+// packRange is the position of a content in a pack, as offsets in bytes: that of its first byte, and that after its last byte.
 type packRange struct{ start, end int }

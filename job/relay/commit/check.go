@@ -21,7 +21,7 @@ const (
 	CheckType   = "type"   // check of the form of commits and pushes, and of submodules
 	checkSize   = "size"   // check of the size of a commit, and of the number of its changes
 	checkSecret = "secret" // check of possible secrets in a commit's message
-	checkPath   = "path"   // check of the settings in .gitmodules
+	checkPath   = "path"   // check of paths and other settings of submodules in .gitmodules
 	checkLink   = "link"   // check of the targets of all symlinks of the last commit
 )
 

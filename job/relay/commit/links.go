@@ -18,7 +18,7 @@ const (
 	MaxLinks           = 20_000    // symlinks in the tree of a commit
 )
 
-// A linkEntry is a symlink of a commit: its path, and the object name of its target.
+// A linkEntry is a symlink of a commit: its path, and the id of the git object that contains its target.
 type linkEntry struct{ path, id string }
 
 // CheckLinks checks all symlinks of the last commit of a push, including unchanged ones: several commits together, or a merge,

@@ -46,7 +46,8 @@ func ReplyRefs(out *os.File, remote *Remote, err error) (head string, _ error) {
 	return remote.Head, err
 }
 
-// RunRefsJob runs a job that writes refs to its last file and replies with the name of HEAD. It checks both and returns them.
+// RunRefsJob runs a job that writes refs to its last descriptor, a file that RunRefsJob appends to given.Files, and replies with
+// the name of HEAD. It checks both and returns them.
 func RunRefsJob[Args any](ctx context.Context, run worker.Starter, job worker.Job[Args, string], args Args, given worker.RunInput) (*Remote, error) {
 	out, err := worker.NewMemFile("refs")
 	if err != nil {

@@ -195,7 +195,7 @@ func (q *Fixture) Push(args ...string) (said string, ok bool) {
 	return out, err == nil
 }
 
-// PostRaw sends body as a push and returns the result and the answer.
+// PostRaw sends body as a push, and returns the result and the answer that a client would get.
 func (q *Fixture) PostRaw(body []byte) (*receive.Result, string, error) {
 	q.T.Helper()
 	ctx, cancel := context.WithTimeout(q.T.Context(), time.Minute)
@@ -298,7 +298,8 @@ func (q *Fixture) CommitOf(tree string) string {
 	return q.Object("commit", "tree "+tree+"\nparent "+q.Base+"\nauthor a <a@b> 1 +0000\ncommitter a <a@b> 1 +0000\n\nx\n")
 }
 
-// Send pushes a pack of exactly objects and tip, which need not be valid.
+// Send pushes a new branch, work, at the commit with the id tip. The pack has exactly this object and those with the other ids,
+// which need not be valid. It returns the result and the answer that a client would get.
 func (q *Fixture) Send(tip string, objects ...string) (*receive.Result, string, error) {
 	q.T.Helper()
 	out, err := q.Try(q.Work, strings.Join(append(objects, tip), "\n")+"\n", "pack-objects", "--stdout", "-q")

@@ -165,7 +165,7 @@ func (s streamHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // errNoPush is the error for a push over a connection that allows only fetches.
 var errNoPush = caisson.Errorf(caisson.Denied, "this link may only be fetched over")
 
-// statusWriter sends the status with the first write, and flushes every write.
+// statusWriter sends the HTTP status 200 with the first write, and flushes every write.
 type statusWriter struct {
 	w     http.ResponseWriter
 	begun bool // whether the status was sent
@@ -179,6 +179,7 @@ func (l *statusWriter) begin() {
 	}
 }
 
+// Write sends p to the git job, after the HTTP status 200 if that was not sent yet.
 func (l *statusWriter) Write(p []byte) (int, error) {
 	l.begin()
 	return remote.FlushWriter{W: l.w}.Write(p)

@@ -20,11 +20,11 @@ import (
 	"github.com/caisson-dev/caisson/job/worker"
 )
 
-// A Tool runs transports. It has no state and is safe for concurrent use.
+// A Tool connects git jobs to remote repositories. It has no state and is safe for concurrent use.
 type Tool struct{ run worker.Starter } // starts the jobs
 
-// NewTool returns a Tool whose jobs are started by r. The binary that r starts must have the jobs of this package in its job
-// table.
+// NewTool returns a Tool, which connects git jobs to remote repositories. r starts its jobs; the binary that r starts must have
+// the jobs of this package in its job table.
 func NewTool(r worker.Starter) *Tool { return &Tool{run: r} }
 
 // A Request has the parameters of a connection to a remote.
