@@ -1,9 +1,9 @@
-// Package bench compares Caisson with the software it is built on: the same work is done by gVisor's own command line
-// ("bare runsc", see the command in bench/runsc) of the same version, with the same spec, flags and user namespace.
-// Both are measured in the same run and interleaved, so that other load on the machine affects both.
+// Package bench compares Caisson with the software it is built on. Unless a row names another program, that is gVisor's own
+// command line, runsc (see the command in bench/runsc), of the same version, with the same spec, flags and user namespace.
+// Both do the same work in the same run and interleaved, so that other load on the machine affects both.
 //
-// Caisson is measured through the API of a real daemon, from the request to the response. The baseline does less: its
-// root file system and network are prepared beforehand, it has no store, and it has no restarts or accounting.
+// Caisson is measured through the API of a real daemon, from the request to the response. runsc does less: its root file
+// system and network are prepared beforehand, it has no store, and it has no restarts or accounting.
 package bench
 
 import (
@@ -34,7 +34,7 @@ type Config struct {
 type suite struct {
 	Config
 	*daemon
-	baseline *runsc      // The runsc with which Caisson is compared.
+	baseline *runsc      // gVisor's command line, with which Caisson is compared.
 	agents   *agentSetup // The set-up for benchmarks of agents; nil until a benchmark uses it.
 	rows     []Row       // The rows that have been measured so far.
 }
@@ -118,7 +118,7 @@ func Run(ctx context.Context, cfg Config) ([]Row, error) {
 	return s.rows, err
 }
 
-// run starts the daemon and the baseline, and measures the rows of the selected benchmarks.
+// run starts the daemon, prepares gVisor's command line for comparison, and measures the rows of the selected benchmarks.
 func (s *suite) run(ctx context.Context, selected []func(*suite, context.Context) error) (err error) {
 	unix.Umask(0o077)
 	if err := makeHostAddress(); err != nil {
@@ -128,7 +128,7 @@ func (s *suite) run(ctx context.Context, selected []func(*suite, context.Context
 		return err
 	}
 	defer func() { err = errors.Join(err, s.daemon.stop()) }()
-	// The donor is a sandbox of Caisson whose OCI bundle the baseline uses.
+	// The donor is a sandbox of Caisson whose OCI spec, flags and root file system are used for all sandboxes of gVisor's runsc.
 	donor, err := s.create(ctx)
 	if err != nil {
 		return err

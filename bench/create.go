@@ -11,9 +11,9 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// createCold compares the time from the request for a sandbox to the end of the first process in it. gVisor's command line can do
-// this in two ways: with one process that creates a sandbox, runs the program in it and removes it; or, like Caisson, with an
-// idle sandbox and an exec in it.
+// createCold compares Caisson with gVisor's command line in the time from the request for a sandbox to the end of the first
+// process in it. gVisor's command line can do this in two ways: with one process that creates a sandbox, runs the program in it
+// and removes it; or, like Caisson, with an idle sandbox and an exec in it.
 func (s *suite) createCold(ctx context.Context) error {
 	var id, once, idle string
 	all, err := compare(ctx, s.N,
@@ -120,7 +120,7 @@ func (s *suite) awaitPool(ctx context.Context) error {
 // burst is the number of sandboxes that createBurst creates concurrently, and that daemonMemory creates.
 const burst = 50
 
-// createBurst compares the time until a burst of concurrently created idle sandboxes is running.
+// createBurst compares Caisson with gVisor's command line in the time until 50 sandboxes, created concurrently, are running.
 func (s *suite) createBurst(ctx context.Context) error {
 	var ours, theirs [burst]string
 	all, err := compare(ctx, min(3, s.N),

@@ -59,7 +59,7 @@ func (t *gatewaySetup) count() (n int, err error) {
 	return n, err
 }
 
-// withoutNginx is the description of the baseline nginx if nginx is not installed.
+// withoutNginx is the description, in a row, of nginx, with which Caisson is compared, if nginx is not installed.
 const withoutNginx = "nginx (not installed)"
 
 // Numbers of calls that a client of the load program makes sequentially each time it is started.

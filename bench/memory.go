@@ -25,11 +25,11 @@ func waitSettled(ctx context.Context) error {
 	}
 }
 
-// idleSandboxes is the number of sandboxes of Caisson, and of the baseline, whose memory is measured.
+// idleSandboxes is the number of sandboxes of Caisson, and of those made with gVisor's command line, whose memory is measured.
 const idleSandboxes = 20
 
-// idleMemory compares the private memory of all processes of an idle sandbox of Caisson and of the baseline: the main process,
-// the gofer and the processes that run guest code.
+// idleMemory compares the private memory of an idle sandbox of Caisson with that of one made with gVisor's command line. It
+// counts all processes of a sandbox: the main process, the gofer and the processes that run guest code.
 func (s *suite) idleMemory(ctx context.Context) error {
 	var pairs [idleSandboxes]sandboxPair
 	for i := range pairs {
@@ -48,7 +48,7 @@ func (s *suite) idleMemory(ctx context.Context) error {
 	var ours, theirs samples
 	for _, p := range pairs {
 		for group, to := range map[string]*samples{
-			filepath.Join("/caisson", string(instance), p.ours): &ours, filepath.Join(s.baseline.cgroup, p.bare): &theirs,
+			filepath.Join("/caisson", string(instance), p.caissonID): &ours, filepath.Join(s.baseline.cgroup, p.runscID): &theirs,
 		} {
 			mb, err := privateDirty(group)
 			if err != nil {

@@ -141,7 +141,7 @@ func (c *openclawInstall) turn(ctx context.Context) error {
 	return runExpecting(cmd, talkAnswer)
 }
 
-// openclawOnHost is the description of the baseline for runs of OpenClaw.
+// openclawOnHost is the description, in a row, of what runs of OpenClaw are compared with.
 const openclawOnHost = "openclaw agent --local on the host"
 
 // measureTalk returns a measure that makes a run of an agent with talkPrompt, and appends it to all. warm reports whether the run

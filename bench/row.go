@@ -57,17 +57,17 @@ func newSpeed(name, unit string, ours samples, baseline string, theirs samples) 
 // round rounds v to three decimals.
 func round(v float64) float64 { return math.Round(v*1000) / 1000 }
 
-// atMostTimes returns r with the further target that its median is at most factor times the median of the baseline.
+// atMostTimes returns r with a further target: its median is at most factor times that of the samples it is compared with.
 func (r Row) atMostTimes(factor float64) Row {
 	return r.withTarget(fmt.Sprintf("≤ %g × baseline", factor), r.P50 <= factor*r.BaselineP50)
 }
 
-// atLeastTimes returns r with the further target that its median is at least factor times the median of the baseline.
+// atLeastTimes returns r with a further target: its median is at least factor times that of the samples it is compared with.
 func (r Row) atLeastTimes(factor float64) Row {
 	return r.withTarget(fmt.Sprintf("≥ %g × baseline", factor), r.P50 >= factor*r.BaselineP50)
 }
 
-// atMostOver returns r with the further target that its median exceeds the median of the baseline by at most limit.
+// atMostOver returns r with a further target: its median exceeds that of the samples it is compared with by at most limit.
 func (r Row) atMostOver(limit float64) Row {
 	return r.withTarget(fmt.Sprintf("≤ %g %s over baseline", limit, r.Unit), round(r.P50-r.BaselineP50) <= limit)
 }

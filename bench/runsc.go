@@ -29,7 +29,7 @@ import (
 	"github.com/caisson-dev/caisson/wire"
 )
 
-// runsc is the baseline: gVisor's own command line. Each operation on its sandboxes runs one command of it.
+// runsc is gVisor's own command line, with which Caisson is compared. Each operation on its sandboxes runs one command of it.
 //
 // Its spec and flags are those that Caisson used for one of its sandboxes, the donor, except for resources that cannot be
 // shared. The root file system is created once, before the measurements, from the same layers and directories. Each network
@@ -48,7 +48,7 @@ type runsc struct {
 	nets  map[string]*os.File // Network namespaces by container; guarded by mu.
 }
 
-// newRunsc prepares the baseline from donor, a running sandbox of the daemon d.
+// newRunsc returns a runsc with the OCI spec, the flags and the root file system of donor, a running sandbox of the daemon d.
 func newRunsc(ctx context.Context, cfg Config, d *daemon, donor string) (*runsc, error) {
 	r := &runsc{
 		exe: filepath.Join(cfg.Bin, "runsc"), dir: filepath.Join(cfg.Dir, "bare"), root: filepath.Join(cfg.Dir, "bare", "state"),
@@ -76,7 +76,7 @@ func newRunsc(ctx context.Context, cfg Config, d *daemon, donor string) (*runsc,
 	return r, err
 }
 
-// startWires starts a separate wire process for the baseline.
+// startWires starts a separate wire process for the sandboxes of r.
 func (r *runsc) startWires(ctx context.Context, exe string) (err error) {
 	r.wires, err = wire.New(wire.Config{
 		Exe: exe, Log: slog.New(slog.DiscardHandler),

@@ -9,27 +9,27 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// sandboxPair contains the ids of an idle sandbox of Caisson (ours) and of an idle sandbox of the baseline (bare).
-type sandboxPair struct{ ours, bare string }
+// sandboxPair contains the ids of two idle sandboxes to compare: one of Caisson, and one made with runsc, gVisor's command line.
+type sandboxPair struct{ caissonID, runscID string }
 
-// makePair creates an idle sandbox of Caisson and one of the baseline.
+// makePair creates an idle sandbox with Caisson and one with gVisor's command line.
 func (s *suite) makePair(ctx context.Context) (p sandboxPair, err error) {
-	if p.ours, err = s.create(ctx); err != nil {
+	if p.caissonID, err = s.create(ctx); err != nil {
 		return p, err
 	}
-	if p.bare, err = s.baseline.bundle(ctx); err != nil {
+	if p.runscID, err = s.baseline.bundle(ctx); err != nil {
 		return p, err
 	}
-	return p, s.baseline.start(ctx, p.bare)
+	return p, s.baseline.start(ctx, p.runscID)
 }
 
 // removePair removes the sandboxes of a pair.
 func (s *suite) removePair(ctx context.Context, p sandboxPair) error {
-	return errors.Join(s.api.Remove(ctx, p.ours), s.baseline.remove(ctx, p.bare))
+	return errors.Join(s.api.Remove(ctx, p.caissonID), s.baseline.remove(ctx, p.runscID))
 }
 
-// snapshotSmall compares snapshots of an idle sandbox, which keeps running, with checkpoints of the baseline. Caisson's snapshot
-// is durable when the request returns, and includes the changed files as a separate archive.
+// snapshotSmall compares snapshots of an idle sandbox, which keeps running, with checkpoints by gVisor's command line.
+// Caisson's snapshot is durable when the request returns, and includes the changed files as a separate archive.
 func (s *suite) snapshotSmall(ctx context.Context) error {
 	p, err := s.makePair(ctx)
 	if err != nil {
@@ -40,7 +40,7 @@ func (s *suite) snapshotSmall(ctx context.Context) error {
 	all, err := compare(ctx, s.N,
 		operation{
 			do: func(ctx context.Context) error {
-				got, err := s.api.Snapshot(ctx, p.ours, caisson.SnapshotRequest{})
+				got, err := s.api.Snapshot(ctx, p.caissonID, caisson.SnapshotRequest{})
 				if err == nil {
 					snap = string(got.ID)
 				}
@@ -49,7 +49,7 @@ func (s *suite) snapshotSmall(ctx context.Context) error {
 			after: func(ctx context.Context) error { return s.api.RemoveSnapshot(ctx, snap) },
 		},
 		operation{
-			do:    func(ctx context.Context) error { return s.baseline.checkpoint(ctx, p.bare, image) },
+			do:    func(ctx context.Context) error { return s.baseline.checkpoint(ctx, p.runscID, image) },
 			after: func(context.Context) error { return os.RemoveAll(image) },
 		},
 	)
@@ -60,18 +60,18 @@ func (s *suite) snapshotSmall(ctx context.Context) error {
 	return nil
 }
 
-// forkSmall compares the time until a fork of a snapshot, or of a running sandbox, is running with the time in which the baseline
-// restores a sandbox. When a fork is running, Caisson has already executed a process in it.
+// forkSmall compares the time until a fork of a snapshot, or of a running sandbox, is running with the time in which gVisor's
+// command line restores a sandbox. When a fork is running, Caisson has already executed a process in it.
 func (s *suite) forkSmall(ctx context.Context) error {
 	p, err := s.makePair(ctx)
 	if err != nil {
 		return err
 	}
 	image, second := filepath.Join(s.baseline.dir, "image"), filepath.Join(s.baseline.dir, "image2")
-	if err := s.baseline.checkpoint(ctx, p.bare, image); err != nil {
+	if err := s.baseline.checkpoint(ctx, p.runscID, image); err != nil {
 		return err
 	}
-	snap, err := s.api.Snapshot(ctx, p.ours, caisson.SnapshotRequest{})
+	snap, err := s.api.Snapshot(ctx, p.caissonID, caisson.SnapshotRequest{})
 	if err != nil {
 		return err
 	}
@@ -96,11 +96,11 @@ func (s *suite) forkSmall(ctx context.Context) error {
 			do:     func(ctx context.Context) error { return s.baseline.restore(ctx, restored, image) },
 			after:  func(ctx context.Context) error { return s.baseline.remove(ctx, restored) },
 		},
-		ours(p.ours),
+		ours(p.caissonID),
 		operation{
 			before: bundle,
 			do: func(ctx context.Context) error {
-				if err := s.baseline.checkpoint(ctx, p.bare, second); err != nil {
+				if err := s.baseline.checkpoint(ctx, p.runscID, second); err != nil {
 					return err
 				}
 				return s.baseline.restore(ctx, restored, second)

@@ -1,8 +1,8 @@
 // Command runsc is gVisor's own command line, of the same version and linked in the same way as Caisson's small binary.
-// It is the baseline that Caisson is compared with.
+// The benchmarks compare Caisson with it.
 //
-// It has only the commands that the benchmarks use. gVisor's maincli has more, and an embedded helper of 47 MB that a
-// baseline should not have to load.
+// It has only the commands that the benchmarks use. gVisor's maincli has more, and an embedded helper of 47 MB. The
+// comparison would be unfair if runsc had to load that.
 package main
 
 import (
