@@ -189,7 +189,7 @@ func (a *agent) nextReply(ctx context.Context, toolsOff bool) (*reply, error) {
 		if err != nil {
 			return nil, err
 		}
-		if r.prompt > 1000 { // an estimate from a request with fewer tokens would be too inaccurate
+		if r.prompt > 1000 { // estimate the bytes per token; a smaller request would make this too inaccurate
 			a.requestBytesPerToken = min(max(float64(have+a.fixedSize())/float64(r.prompt), 1), 8)
 		}
 		r.normalizeCalls(a.hasCall)

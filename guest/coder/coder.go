@@ -37,7 +37,7 @@ const (
 
 const (
 	defaultSteps   = 60      // default maximum number of answers with tool calls
-	defaultContext = 120_000 // default maximum number of tokens of a request; fewer after the model has refused a request
+	defaultContext = 120_000 // default maximum number of tokens that one request sends; fewer after the model has refused a request
 	maxPrompt      = 2 << 20 // maximum size of a prompt, in bytes
 )
 
@@ -61,7 +61,7 @@ type config struct {
 	session   string // id of the conversation; "" for one that is not stored
 	state     string // path of the directory in which conversations are stored
 	maxSteps  int    // maximum number of answers with tool calls
-	maxTokens int64  // maximum number of tokens of a request
+	maxTokens int64  // maximum number of tokens that one request sends to the model, without the answer
 	workspace string // directory to work in; absolute once check has returned
 	gateway   string // URL of the model gateway
 	allow     string // comma-separated names of the tools that the model can use; "" for all

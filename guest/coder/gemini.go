@@ -50,22 +50,22 @@ type geminiContent struct {
 
 // geminiPart is a part of a message, with the fields of all kinds that the agent sends or reads.
 type geminiPart struct {
-	Text      string          `json:"text,omitempty"`             // text of the answer, or of a thought
-	Thought   bool            `json:"thought,omitempty"`          // Text is a thought of the model, not a part of the answer
-	Signature string          `json:"thoughtSignature,omitempty"` // signature of the thought before the part
-	Call      *geminiCall     `json:"functionCall,omitempty"`     // tool call; nil if the part is none
-	Response  *geminiResponse `json:"functionResponse,omitempty"` // result of a tool call; nil if the part is none
+	Text      string            `json:"text,omitempty"`             // text of the answer, or of a thought
+	Thought   bool              `json:"thought,omitempty"`          // Text is a thought of the model, not a part of the answer
+	Signature string            `json:"thoughtSignature,omitempty"` // signature of the thought before the part
+	Call      *geminiCall       `json:"functionCall,omitempty"`     // tool call; nil if the part is none
+	Response  *geminiToolResult `json:"functionResponse,omitempty"` // result of a tool call; nil if the part is none
 }
 
-// geminiCall is a tool call of the model.
+// geminiCall is a tool call of the model, in an answer of Gemini's API or in a later request.
 type geminiCall struct {
 	ID   string `json:"id,omitempty"`   // id of the tool call
 	Name string `json:"name"`           // name of the tool
 	Args raw    `json:"args,omitempty"` // arguments, a JSON object
 }
 
-// geminiResponse is the result of a tool call.
-type geminiResponse struct {
+// geminiToolResult is the result of a tool call, as the agent sends it to Gemini's API.
+type geminiToolResult struct {
 	ID       string   `json:"id,omitempty"` // id of the tool call
 	Name     string   `json:"name"`         // name of the tool
 	Response struct { // JSON object with the text of the result
@@ -83,7 +83,7 @@ func (gemini) request(q *modelRequest) (string, http.Header, any) {
 		c := geminiContent{Role: roleUser}
 		switch m.Role {
 		case roleTool:
-			answer := &geminiResponse{ID: m.ToolCallID, Name: names[m.ToolCallID]}
+			answer := &geminiToolResult{ID: m.ToolCallID, Name: names[m.ToolCallID]}
 			answer.Response.Output = m.Content
 			c.Parts = []geminiPart{{Response: answer}}
 			// The results of all tool calls of one answer go into one message.

@@ -21,8 +21,8 @@ const (
 	maxIDName  = 128     // longest id of a conversation that is used in its file's name; for a longer one, the id's hash is used
 )
 
-// memory is the file in which one conversation is stored: a line of JSON for each message.
-type memory struct{ file *os.File }
+// memory stores one conversation of the agent in a file.
+type memory struct{ file *os.File } // file has one line of JSON for each message of the conversation
 
 // validSessionID reports whether id is a valid id of a conversation, or "", which means that there is no conversation.
 func validSessionID(id string) bool {

@@ -96,7 +96,7 @@ func (r *reply) call(at int) (*call, error) {
 	return &r.calls[at], nil
 }
 
-// check returns an error if the arguments, the signatures or the name of a call exceed their limits.
+// check returns an error if the tool's name, the arguments, or the thought signatures that some models add to calls are too long.
 func (c *call) check() error {
 	if len(c.Function.Arguments) > maxArguments || len(c.Extra)+len(c.signature) > maxExtra || len(c.Function.Name) > maxName {
 		return errTooLong

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// Limits of a search.
+// Limits of one call of the tool search, which finds the lines of files that match a regular expression.
 const (
 	maxPattern   = 2000             // maximum length of a pattern, in bytes
 	maxSearched  = 8 << 20          // maximum size of a file that is searched, in bytes
@@ -37,7 +37,7 @@ func (w workspace) searchTool() tool {
 	}
 }
 
-// search is the state of one search.
+// search is the state of one call of the tool search, which finds the lines of files that match a regular expression.
 type search struct {
 	pattern      *regexp.Regexp  // regular expression that the lines are compared with
 	glob         *regexp.Regexp  // matches the paths or names of the files to search; nil means all files

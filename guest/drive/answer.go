@@ -13,9 +13,9 @@ import "strings"
 // An Answer must be used by one goroutine at a time.
 type Answer struct {
 	out   Out    // receives the text of the answer
-	limit int    // maximum length of the field all, in bytes
-	all   []byte // text written so far, up to limit
-	start int    // offset in all at which the current message begins
+	limit int    // maximum number of bytes of the written text that are kept, to recognise repetitions
+	all   []byte // the text written so far, or its first limit bytes
+	start int    // offset in the kept text at which the current message begins
 	open  bool   // the current message has not been ended, and may continue
 }
 
@@ -40,7 +40,7 @@ func (a *Answer) Delta(s string) {
 	a.out.Text(s)
 }
 
-// remember appends s to the field all, up to the limit.
+// remember appends s to the kept text of the answer, up to its limit.
 func (a *Answer) remember(s string) { a.all = append(a.all, s[:min(len(s), a.limit-len(a.all))]...) }
 
 // EndMessage ends the current message.

@@ -81,7 +81,7 @@ func newByPath(events map[string]string) (dialect, error) {
 // reportsEnd implements [dialect]: no line ends the turn.
 func (*byPath) reportsEnd() bool { return false }
 
-// line implements [dialect]. It accepts lines in which at least one of the described fields has a value.
+// line implements [dialect]: it updates s with one line, and reports whether the line has a value at any of the paths.
 func (p *byPath) line(raw []byte, s *turnState) bool {
 	var v any
 	if json.Unmarshal(raw, &v) != nil {
@@ -111,12 +111,13 @@ func (p *byPath) line(raw []byte, s *turnState) bool {
 	return p.holds(v, "usage.when") && p.reportUsage(v, s) || known
 }
 
-// holds reports whether the JSON value v meets all conditions of a key in eventConditions. It is true if there are no conditions.
+// holds reports whether the line v meets all conditions that the catalog entry gives for key, such as "text.when", if any.
 func (p *byPath) holds(v any, key string) bool {
 	return !slices.ContainsFunc(p.when[key], func(c condition) bool { return !c.holds(v) })
 }
 
-// field returns the value in the line v for a key such as "text"; nil if there is none, or the conditions of the key do not hold.
+// field returns the value in the line v at the path that the catalog entry gives for key, such as "text". It returns nil if there
+// is no value, or if v does not meet the conditions that the entry gives under key with ".when" appended, such as "text.when".
 func (p *byPath) field(v any, key string) any {
 	if !p.holds(v, key+".when") {
 		return nil

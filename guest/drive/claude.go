@@ -71,7 +71,7 @@ type claudeResult struct {
 	} `json:"modelUsage"`
 }
 
-// line implements [dialect]. It accepts lines of all types that Claude Code and Qwen Code are known to write.
+// line implements [dialect]: it updates s with one line, and reports whether Claude Code or Qwen Code writes lines of its type.
 func (c *claude) line(raw []byte, s *turnState) bool {
 	var l claudeLine
 	if json.Unmarshal(raw, &l) != nil {

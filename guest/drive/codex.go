@@ -42,7 +42,7 @@ type codexItem struct {
 	} `json:"items"`
 }
 
-// line implements [dialect]. It accepts lines of known types.
+// line implements [dialect]: it updates s with one line, and reports whether Codex writes lines of its type.
 func (c *codex) line(raw []byte, s *turnState) bool {
 	var e struct {
 		Type    string     `json:"type"`

@@ -23,8 +23,8 @@ type codexClient struct {
 	t       *task.Task     // the turn that the client does
 	rpc     *rpc           // connection to the agent's program
 	state   *turnState     // what the agent has reported about the turn
-	items   codex          // reports items to state, and keeps the last error
-	thread  string         // id of the codex thread of the turn
+	items   codex          // reads items of the turn, such as messages and tool calls, into state; has the last error
+	thread  string         // id of the thread, as Codex calls a conversation; set by turn
 	started atomic.Bool    // the field thread is set
 	end     chan codexTurn // receives the turn, as reported by the server, when it has ended
 }

@@ -14,7 +14,7 @@ type caissonEvents struct{}
 // reportsEnd implements [dialect]: some agents write no line that ends the turn.
 func (*caissonEvents) reportsEnd() bool { return false }
 
-// line implements [dialect]. It accepts lines with the known types of events.
+// line implements [dialect]: it updates s with one line, and reports whether the line is an event of a known type.
 func (*caissonEvents) line(raw []byte, s *turnState) bool {
 	var e caisson.RunEvent
 	if json.Unmarshal(raw, &e) != nil {

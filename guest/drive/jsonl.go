@@ -147,7 +147,8 @@ func newDialect(events map[string]string) (dialect, error) {
 // autoDialect detects the dialect of an agent: the first known dialect that accepts a line parses all further lines.
 type autoDialect struct{ chosen dialect } // nil until a line was accepted
 
-// line implements [dialect]. It accepts a line if the chosen dialect, or before there is one any known dialect, accepts it.
+// line implements [dialect]: it passes one line to the chosen dialect, or to each until one accepts it, and reports whether one
+// has accepted it.
 func (g *autoDialect) line(raw []byte, s *turnState) bool {
 	if g.chosen != nil {
 		return g.chosen.line(raw, s)

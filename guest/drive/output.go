@@ -58,7 +58,7 @@ func newOutput(w *task.Writer, limit caisson.Size, broken func(error)) *output {
 	}
 }
 
-// Text implements [Out].
+// Text implements [Out]: it adds s to the text of the agent's answer.
 func (o *output) Text(s string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -106,7 +106,7 @@ func (o *output) missingNewlines() int {
 	return 2
 }
 
-// Separate implements [Out].
+// Separate implements [Out]: it puts an empty line before the next text of the answer, unless there was no text yet.
 func (o *output) Separate() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -169,7 +169,7 @@ func (o *output) writeEvent(e caisson.RunEvent) {
 	o.event(e)
 }
 
-// Status implements [Out]. An unknown phase becomes "running"; a status equal to the last event is not written.
+// Status implements [Out]: it reports a phase of the task. An unknown one becomes "running"; a repetition is not written.
 func (o *output) Status(phase, label string) {
 	if !slices.Contains(task.Phases, phase) {
 		phase = "running"
@@ -184,12 +184,12 @@ func (o *output) Status(phase, label string) {
 	}
 }
 
-// ToolStart implements [Out].
+// ToolStart implements [Out]: it reports the start of a tool call.
 func (o *output) ToolStart(id, name string, args any) {
 	o.writeEvent(caisson.RunEvent{Type: caisson.EventToolStart, CallID: nonEmptyLine(id), Tool: nonEmptyLine(name), Args: encodeArguments(args)})
 }
 
-// ToolResult implements [Out]. A long result is truncated to task.MaxResult bytes.
+// ToolResult implements [Out]: it reports the end of a tool call. A long result is truncated to task.MaxResult bytes.
 func (o *output) ToolResult(id, result string, isError bool) {
 	// A long result is truncated before it is cleaned, to save time, and again afterwards: cleaning can make it three times as long.
 	result, rest := truncate(result, 2*task.MaxResult, ""), len(result)
@@ -205,7 +205,7 @@ func (o *output) ToolResult(id, result string, isError bool) {
 	o.writeEvent(caisson.RunEvent{Type: caisson.EventToolResult, CallID: nonEmptyLine(id), Result: text, IsError: isError})
 }
 
-// Usage implements [Out]. Negative numbers become 0.
+// Usage implements [Out]: it reports the usage as the agent counts it. Negative numbers become 0.
 func (o *output) Usage(u caisson.RunUsage) {
 	for _, n := range []*int64{&u.Calls, &u.Failed, &u.Tokens.Input, &u.Tokens.Output, &u.Tokens.CacheRead, &u.Tokens.CacheWrite, (*int64)(&u.Cost)} {
 		*n = max(0, *n)
@@ -213,7 +213,7 @@ func (o *output) Usage(u caisson.RunUsage) {
 	o.writeEvent(caisson.RunEvent{Type: caisson.EventUsage, Usage: &u})
 }
 
-// Mark implements [Out]. It writes a line only for the first report of each point in time.
+// Mark implements [Out]: it reports a point in time that the task has reached. Only the first report of each point is written.
 func (o *output) Mark(mark string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -224,7 +224,7 @@ func (o *output) Mark(mark string) {
 	}
 }
 
-// Log implements [Out]. Data for a stream other than caisson.LogStdout and caisson.LogStderr is dropped.
+// Log implements [Out]: it appends data to a log. Data for streams other than caisson.LogStdout and LogStderr is dropped.
 func (o *output) Log(stream string, data []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -29,7 +29,7 @@ type Client struct {
 
 	mu     sync.Mutex  // guards the fields below
 	idle   *conn       // process that is kept for the next call; nil if none
-	expire *time.Timer // kills the idle process when idleTime has passed
+	expire *time.Timer // kills the process in idle when idleTime has passed
 	closed bool        // Close was called
 }
 
@@ -45,7 +45,7 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// closeIdle kills the idle process. The caller must hold mu.
+// closeIdle kills the process of guestd that is kept for the next call, if there is one. The caller must hold mu.
 func (c *Client) closeIdle() {
 	if c.idle != nil {
 		c.expire.Stop()
@@ -54,7 +54,7 @@ func (c *Client) closeIdle() {
 	}
 }
 
-// takeIdle returns the idle process and removes it from c; nil if there is none that can be used.
+// takeIdle returns the process of guestd that was kept for the next call; nil if there is none that can be used.
 func (c *Client) takeIdle() *conn {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -61,7 +61,7 @@ type ProcessEnv struct {
 // Main is the program guestd. args are its arguments without the program's name. It returns the exit code.
 func Main(args []string) int {
 	if len(args) > 0 {
-		switch args[0] { // commands that need processes; the function Run does not have them
+		switch args[0] { // commands that need real processes; Run lacks them, because it is also for sandboxes of the fake runtime
 		case "run":
 			return runCommand(args[1:])
 		case "session":
@@ -106,8 +106,8 @@ func report(err error) int {
 }
 
 // Run executes "guestd files", "guestd test", "guestd terminal list" or "guestd terminal remove" as a function. It returns the
-// exit code when that has ended, at the latest soon after ctx has ended and p.In was closed. The rest of guestd needs processes;
-// runtimes without processes implement it themselves, with [ParseLaunch] and [ParseTerminal].
+// exit code when that has ended, at the latest soon after ctx has ended and p.In was closed. The other commands need
+// real processes; the fake runtime, which has none, implements them itself, with [ParseLaunch] and [ParseTerminal].
 func Run(ctx context.Context, p *ProcessEnv) int {
 	if len(p.Args) > 0 {
 		sub := *p

@@ -43,10 +43,10 @@ type Supervisor struct {
 
 	mu       sync.Mutex       // guards the fields below except running
 	revision int64            // number of the current set of services; later sets have higher ones
-	units    map[string]*unit // units of the set of services, by id of the service
+	units    map[string]*unit // one for each service of the set, which runs it and tracks its condition; by id of the service
 	changed  chan struct{}    // closed at the next change of a condition or of the set
 	closed   bool             // Close was called
-	running  sync.WaitGroup   // the goroutines that run the units
+	running  sync.WaitGroup   // the goroutines that run the services
 }
 
 // New returns a supervisor without services.

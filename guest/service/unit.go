@@ -34,8 +34,8 @@ type unit struct {
 	done            chan struct{}      // closed when the unit has ended
 }
 
-// newUnit returns the unit for a service. If old is not nil, the new unit replaces it: it keeps old's log, and starts the service
-// when old has ended.
+// newUnit returns a unit to run the service svc. If old is not nil, the new unit replaces it: it keeps old's log, and starts the
+// service when old has ended.
 func newUnit(s *Supervisor, svc caisson.Service, old *unit) *unit {
 	u := &unit{supervisor: s, service: svc, log: newRing(), restart: make(chan struct{}, 1), done: make(chan struct{})}
 	u.ctx, u.remove = context.WithCancel(context.Background())

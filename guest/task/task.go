@@ -33,7 +33,7 @@ type Task struct {
 	// Ready is the URL of a service of the agent that must answer with status 200 before the agent gets the prompt. The task
 	// fails if it does not do so within ReadyTime.
 	Ready     string           `json:"ready,omitempty"`
-	ReadyTime caisson.Duration `json:"readyTime,omitempty"` // time limit for Ready
+	ReadyTime caisson.Duration `json:"readyTime,omitempty"` // time within which the service must be ready
 	// Time is the agent's time limit. When it expires the agent gets SIGTERM and, after Grace, SIGKILL.
 	Time   caisson.Duration `json:"time"`
 	Grace  caisson.Duration `json:"grace"`          // time between SIGTERM and SIGKILL

@@ -183,7 +183,7 @@ func (s *attachment) Close() error {
 // An input is the program's standard input for a viewer, who sends it over the connection of s.
 type input struct{ s *attachment }
 
-// Write implements [io.Writer].
+// Write implements [io.Writer]: it sends b to the terminal as input for the program.
 func (in input) Write(b []byte) (int, error) {
 	done := 0
 	for done < len(b) {
@@ -199,13 +199,13 @@ func (in input) Write(b []byte) (int, error) {
 // Close does nothing: the program's input must not end, because other viewers may write to it.
 func (in input) Close() error { return nil }
 
-// A noticeReader is a reader of the texts of the notices to a viewer, one line for each.
+// A noticeReader reads the notices to a viewer, such as that output was skipped, as text with one line for each.
 type noticeReader struct {
 	notices chan notice // the notices to read; closed at the end
 	rest    string      // part of the last line that was not read yet
 }
 
-// Read implements [io.Reader].
+// Read implements [io.Reader]: it reads the text of the notices to the viewer, and waits for the next notice if necessary.
 func (r *noticeReader) Read(b []byte) (int, error) {
 	for r.rest == "" {
 		n, open := <-r.notices

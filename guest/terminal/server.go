@@ -52,8 +52,8 @@ type Server struct {
 	step    time.Duration // unit of the time for which the terminal is kept after the program's end; lingerStep, except in tests
 	keep    bool          // the terminal is kept after the program's end, until Kill is called
 
-	mayEnd chan struct{} // closed when the terminal need not be kept any more after the program's end
-	letEnd func()        // closes mayEnd; may be called repeatedly
+	mayEnd chan struct{} // closed when the terminal may end as soon as its program has ended
+	letEnd func()        // lets the terminal end as soon as its program has ended, by closing mayEnd; may be called repeatedly
 
 	mu      sync.Mutex       // guards the fields below
 	changed *sync.Cond       // signals changes of the fields below
@@ -102,9 +102,9 @@ func NewServer(id caisson.ID, command []string, program Program, rows, cols uint
 	return s
 }
 
-// Serve accepts connections from ln and serves viewers until the terminal ends: after its program's end, when a viewer has
-// received the exit status or lingerSteps steps have passed, or if s.keep is set, after Kill. Then it closes ln and waits for the
-// viewers to be gone.
+// Serve accepts connections from ln and serves viewers until the terminal ends: after its program's end, when a viewer that
+// is not read-only has received the exit status or 10 minutes have passed, or if s.keep is set, after Kill. Then it closes ln and
+// waits for the end of the viewers' connections.
 func (s *Server) Serve(ln Listener) {
 	var all sync.WaitGroup
 	all.Go(func() {
@@ -120,7 +120,7 @@ func (s *Server) Serve(ln Listener) {
 	s.readOutput()
 	s.linger()
 	ln.Close()
-	s.disconnect()
+	s.waitForViewers()
 	all.Wait()
 }
 
@@ -152,9 +152,9 @@ func (s *Server) readOutput() {
 	}
 }
 
-// linger waits until a viewer that is not read-only has received the exit status, for at most lingerSteps steps. If s.keep is
-// set, it waits until Kill is called instead. It counts steps and not time, because the clock jumps when a paused sandbox is
-// resumed.
+// linger waits until a viewer that is not read-only has received the exit status, for at most 10 minutes. If s.keep is set, it
+// waits until Kill is called instead. It waits lingerSteps times for s.step, and not once, because the clock jumps when a paused
+// sandbox is resumed.
 func (s *Server) linger() {
 	if s.keep {
 		<-s.mayEnd
@@ -169,8 +169,9 @@ func (s *Server) linger() {
 	}
 }
 
-// disconnect waits until all viewers have received the rest of the output and are gone.
-func (s *Server) disconnect() {
+// waitForViewers waits until the connections of all viewers have ended: clients close them after the exit status, and the others
+// reach a deadline.
+func (s *Server) waitForViewers() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for len(s.viewers) > 0 { // ends, because the connections of all viewers have a deadline

@@ -50,7 +50,7 @@ type callError struct {
 	RetryAfter int64           `json:"retryAfterMs,omitempty"` // delay before a retry, in milliseconds
 }
 
-// Error returns the message and the keyword, truncated.
+// Error returns OpenClaw's description of the error and, in parentheses, its keyword for the error, both truncated.
 func (e *callError) Error() string {
 	return truncate(e.Message, 500) + " (" + truncate(e.Code, 40) + ")"
 }

@@ -25,7 +25,7 @@ type envelope struct {
 	Tools *toolCount `json:"toolSummary"`    // number of tool calls; nil if not reported
 }
 
-// outcome is the part of an envelope with the answer of a turn and information about the turn.
+// outcome is the part of OpenClaw's report on a turn that has the answer and information about the turn.
 type outcome struct {
 	Payloads []payload `json:"payloads"` // messages of the answer
 	Meta     *meta     `json:"meta"`     // information about the turn; nil if not reported
@@ -42,7 +42,7 @@ type toolCount struct {
 	Calls int64 `json:"calls"` // number of tool calls
 }
 
-// envError is an error in an envelope, which may be an object or a string in JSON.
+// envError is an error in OpenClaw's report on a turn. In JSON it is an object or a string.
 type envError struct {
 	Kind    string // OpenClaw's keyword for the reason; may be empty
 	Message string // message of the error
@@ -89,10 +89,10 @@ type usage struct {
 	CacheWrite int64 `json:"cacheWrite"`
 }
 
-// errEnvelope is the error for output of OpenClaw that has none of the known forms of an envelope.
+// errEnvelope is the error for output of OpenClaw that should report on a turn and has none of the known forms of such a report.
 var errEnvelope = errors.New("OpenClaw's answer is in no form that is known")
 
-// parseEnvelope parses an envelope. Returns errEnvelope if b is not a JSON object in one of the known forms.
+// parseEnvelope parses OpenClaw's report on a turn. Returns errEnvelope if b is not a JSON object in one of the known forms.
 func parseEnvelope(b []byte) (*envelope, error) {
 	var e envelope
 	if err := json.Unmarshal(b, &e); err != nil {
@@ -110,7 +110,7 @@ func parseEnvelope(b []byte) (*envelope, error) {
 // warningMark begins texts that come from OpenClaw and not from the model.
 const warningMark = "⚠"
 
-// An interpretation is the meaning of an envelope: the answer, or the error, of the turn.
+// An interpretation is what OpenClaw's report on a turn means: the answer, or the error, of the turn.
 type interpretation struct {
 	answer   string            // text of the answer
 	warnings []string          // texts of OpenClaw about failures
@@ -118,8 +118,8 @@ type interpretation struct {
 	err      *caisson.RunError // error of the turn; nil for success
 }
 
-// interpret returns the answer, warnings, usage and error of an envelope. A text about a failure that comes from OpenClaw itself
-// is a warning, even if it is among the messages of the answer.
+// interpret returns the answer, warnings, usage and error in OpenClaw's report on a turn. A text about a failure that comes from
+// OpenClaw itself is a warning, even if it is among the messages of the answer.
 func (e *envelope) interpret() interpretation {
 	var v interpretation
 	m := e.Meta
