@@ -53,7 +53,7 @@ type turn struct {
 	waits   chan struct{}        // closed to end a step "wait"; nil in other steps; guarded by agents.mu
 }
 
-// release ends the step "wait" of a run. It returns false if the run is not in that step.
+// release ends the step "wait" of a run's prompt, in which the agent waits for this call. It returns false if it does not wait.
 func (a *agents) release(run caisson.ID) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -179,10 +179,10 @@ func (w *World) Charge(ctx context.Context, calls ...caisson.Call) error {
 
 // RunningProcesses returns the number of running processes that tests have started. Agents and processes that the cores have
 // started do not count.
-func (w *World) RunningProcesses() int { return int(w.live.n.Load()) }
+func (w *World) RunningProcesses() int { return int(w.live.running.Load()) }
 
 // LastPull returns the last request for an image. The source in the request is closed.
 func (w *World) LastPull() caisson.PullRequest { return w.images.pulled() }
 
-// EndWait ends the step "wait" of a run. It returns false if the run is not in that step.
+// EndWait ends the step "wait" of a run's prompt, in which the agent waits for this call. It returns false if it does not wait.
 func (w *World) EndWait(run caisson.ID) bool { return w.agents.release(run) }

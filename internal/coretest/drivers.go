@@ -93,25 +93,25 @@ func (w *wires) guest(ctx context.Context, id caisson.ID) context.Context {
 	return caisson.WithGuest(ctx, w.specs[id].Guest)
 }
 
-// Attach implements [caisson.Wires].
+// Attach implements [caisson.Wires]: it stores the spec of the wire of sandbox id, and returns /dev/null as its namespace.
 func (w *wires) Attach(_ context.Context, id caisson.ID, spec caisson.WireSpec) (*os.File, error) {
 	w.set(id, spec)
 	return os.Open(os.DevNull)
 }
 
-// Reattach implements [caisson.Wires].
+// Reattach implements [caisson.Wires]: it stores the spec of the wire of sandbox id.
 func (w *wires) Reattach(_ context.Context, id caisson.ID, _ *os.File, spec caisson.WireSpec) error {
 	w.set(id, spec)
 	return nil
 }
 
-// Configure implements [caisson.Wires].
+// Configure implements [caisson.Wires]: it replaces the spec of the wire of sandbox id.
 func (w *wires) Configure(_ context.Context, id caisson.ID, spec caisson.WireSpec) error {
 	w.set(id, spec)
 	return nil
 }
 
-// Detach implements [caisson.Wires].
+// Detach implements [caisson.Wires]: it removes the spec of the wire of sandbox id.
 func (w *wires) Detach(_ context.Context, id caisson.ID) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -127,12 +127,12 @@ func (w *wires) Run(ctx context.Context, handlers wire.Handlers) error {
 	return nil
 }
 
-func (*wires) Refresh(context.Context) error                              { return nil } // there are no settings
-func (*wires) Forget(context.Context, ...string) error                    { return nil } // there are no leases
-func (*wires) ChangeRuns(context.Context, caisson.GatewayRunChange) error { return nil } // there are no gateway runs
-func (*wires) DropSandbox(context.Context, caisson.ID) error              { return nil } // there are no connections
+func (*wires) Refresh(context.Context) error                              { return nil } // no wire process needs new settings
+func (*wires) Forget(context.Context, ...string) error                    { return nil } // no wire process has leases of budgets
+func (*wires) ChangeRuns(context.Context, caisson.GatewayRunChange) error { return nil } // no wire process has gateway runs
+func (*wires) DropSandbox(context.Context, caisson.ID) error              { return nil } // no ingress has connections to it
 
-// Network implements sandboxes.Traffic. All counters are 0.
+// Network implements sandboxes.Traffic: it returns the network statistics of a sandbox, which are all 0.
 func (*wires) Network(context.Context, caisson.ID) (*caisson.NetworkStats, error) {
 	return &caisson.NetworkStats{}, nil
 }
@@ -144,11 +144,11 @@ func (*wires) Recent(context.Context, caisson.ID) ([]caisson.Decision, error) {
 	}}, nil
 }
 
-// mismatchedLedger is a ledger that reports one discrepancy for the provider p: a call in the provider's records that is
-// missing in the ledger.
+// mismatchedLedger is a ledger that reports one discrepancy for the provider named "p": a call in the provider's records that
+// is missing in the ledger.
 type mismatchedLedger struct{ caisson.Ledger }
 
-// Reconcile implements [caisson.Ledger]. For the provider p it returns the discrepancy.
+// Reconcile implements [caisson.Ledger]. For the provider named "p" it returns one call that is missing in the ledger.
 func (l mismatchedLedger) Reconcile(ctx context.Context, provider string, since time.Time) ([]caisson.Discrepancy, error) {
 	if provider != "p" {
 		return l.Ledger.Reconcile(ctx, provider, since)

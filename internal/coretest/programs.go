@@ -19,8 +19,8 @@ import (
 	"github.com/caisson-dev/caisson/runtime/fake/guest"
 )
 
-// counter counts running processes.
-type counter struct{ n atomic.Int64 }
+// counter counts the running processes that tests have started in sandboxes.
+type counter struct{ running atomic.Int64 } // running is the number of these processes that run now
 
 // programs returns the programs that all sandboxes have, by path, in addition to those of package guest.
 func (w *World) programs() map[string]func([]string) fake.Program {
@@ -45,14 +45,14 @@ func (w *World) programs() map[string]func([]string) fake.Program {
 // count returns a program that calls run and is counted while it runs.
 func (c *counter) count(run fake.Func) fake.Func {
 	return func(ctx context.Context, p *fake.Proc) int {
-		c.n.Add(1)
-		defer c.n.Add(-1)
+		c.running.Add(1)
+		defer c.running.Add(-1)
 		return run(ctx, p)
 	}
 }
 
 // sleeper runs until it is killed. Checkpoints can capture it.
-type sleeper struct{ live *counter } // counts the sleepers that run
+type sleeper struct{ live *counter } // live counts the process while it runs
 
 // Run implements [fake.Program].
 func (s sleeper) Run(ctx context.Context, p *fake.Proc) int {
@@ -128,9 +128,10 @@ func binary(_ context.Context, p *fake.Proc) int {
 	return 0
 }
 
-// pattern is an endless stream that repeats 16 bytes.
+// pattern is an endless stream that repeats the 16 bytes "0123456789abcdef".
 type pattern struct{}
 
+// Read returns as many whole repetitions of the 16 bytes as p has space for.
 func (pattern) Read(p []byte) (int, error) {
 	copy(p, bytes.Repeat([]byte("0123456789abcdef"), len(p)/16+1))
 	return len(p) / 16 * 16, nil

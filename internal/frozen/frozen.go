@@ -14,8 +14,8 @@ import (
 // so that the variable is part of the key of cached test results.
 func Updating() bool { return os.Getenv("CAISSON_TEST_UPDATE") != "" }
 
-// Check fails the test for each line of the list in file that, converted by rename, is not in now; the error contains advice.
-// Lines of now that are not in the list are only logged. CAISSON_TEST_UPDATE=1 adds them to the list; no line is ever removed.
+// Check fails the test for each item of the list in file that, converted by rename, is not in now, which are the existing items;
+// the error contains advice. Existing items that are not listed are logged, and added with CAISSON_TEST_UPDATE=1; none is removed.
 func Check(t testing.TB, file string, now []string, rename func(string) string, advice string) {
 	t.Helper()
 	head, lines := Read(t, file)
@@ -42,7 +42,7 @@ func Check(t testing.TB, file string, now []string, rename func(string) string, 
 	}
 }
 
-// Read returns the header of a list, including the empty line, and the lines that follow.
+// Read returns the header of the list in file, with the empty line that ends it, and the other lines: an item or a comment each.
 func Read(t testing.TB, file string) (head string, lines []string) {
 	t.Helper()
 	data, err := os.ReadFile(file)
@@ -56,7 +56,7 @@ func Read(t testing.TB, file string) (head string, lines []string) {
 	return head + "\n\n", slices.DeleteFunc(strings.Split(body, "\n"), func(line string) bool { return line == "" })
 }
 
-// Write writes a list. An item that is commented out with # is sorted as if it were not.
+// Write writes a header and the sorted lines of a list to file. An item is sorted without the # that comments it out.
 func Write(t testing.TB, file, head string, lines []string) {
 	t.Helper()
 	bare := func(line string) string { return strings.TrimLeft(line, "# ") }

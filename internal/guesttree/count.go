@@ -15,7 +15,7 @@ import (
 // ErrDeep is returned by Count if directories are nested more deeply than its limit.
 var ErrDeep = errors.New("there are too many directories in one another to count")
 
-// A Tally is the result of [Count].
+// A Tally is the number and the disk usage of the files and directories in a directory.
 type Tally struct {
 	Files int64 // Number of files and directories, without the counted directory itself.
 	Bytes int64 // Disk usage in bytes. A file with several names counts once.

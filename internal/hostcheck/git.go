@@ -31,7 +31,7 @@ var gitPrograms = []string{"git-upload-pack", "git-remote-http"}
 // git checks that git and its helper programs, which only the relay needs, are installed and recent enough.
 func git(ctx context.Context) caisson.Check { return gitAt(ctx, gitPaths) }
 
-// gitAt is like git, and searches for the program git at the paths in places.
+// gitAt checks that git is at one of the paths places, is version 2.39 or newer, and has the helper programs that are needed.
 func gitAt(ctx context.Context, places []string) caisson.Check {
 	const name, remedy = "git", "install git 2.39 or newer, whole; it is needed for repositories (caisson repo) only"
 	program := ""

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// label is the key of the goroutine label that contains the name of a scope.
+// label is the key of the pprof label of a goroutine that contains the name of its [Scope], the set of goroutines it belongs to.
 const label = "leaktest"
 
 // endTimeout is the time that Check waits for goroutines to end.
@@ -23,7 +23,7 @@ var endTimeout = 10 * time.Second
 var count atomic.Int64
 
 // A Scope is a goroutine and all goroutines started from it, directly or indirectly, after it has called [Mark].
-type Scope struct{ name string } // name is the value of the label of these goroutines
+type Scope struct{ name string } // name is the value of the pprof label that marks the goroutines of the scope
 
 // Mark starts a scope with the calling goroutine. A goroutine belongs to the last scope that was marked by its ancestors.
 func Mark() Scope {

@@ -97,7 +97,7 @@ func (m *Mask) hidden(path string) int {
 	return 0
 }
 
-// A Lister is a mask that records the hidden paths. It is not safe for concurrent use.
+// A Lister decides which paths are hidden, as its mask does, and records those paths. It is not safe for concurrent use.
 type Lister struct {
 	mask *Mask  // decides which paths are hidden
 	last string // the hidden path that was counted last
@@ -107,7 +107,7 @@ type Lister struct {
 	Count  int // Number of all hidden paths, also of those that are not in Hidden.
 }
 
-// Lister returns a new, empty Lister of m.
+// Lister returns a new Lister, which hides the same paths as m and has recorded none yet.
 func (m *Mask) Lister() *Lister { return &Lister{mask: m} }
 
 // Hides reports whether path is hidden, and if so counts it; consecutive paths in a hidden directory count as that one directory.

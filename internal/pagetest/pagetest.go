@@ -15,21 +15,22 @@ import (
 	"time"
 )
 
-// A Command is a command line of a page.
+// A Command is a command line in a page of the documentation.
 type Command struct {
 	Section string // the last heading above the command, without number signs
 	Line    int    // line number in the page
 	Text    string // the command without a comment at its end
 }
 
-// A File is a file that a block of a page contains.
+// A File is a file that a page of the documentation contains as a fenced block.
 type File struct {
 	Line   int    // line number of the first line of the file in the page
 	Format string // the mark of the fenced block, such as yaml
 	Text   string // the content of the file
 }
 
-// Pages returns the paths of all pages with commands for users and developers, relative to the root of the module.
+// Pages returns the paths of all pages of the documentation with commands for users and developers, relative to the root of the
+// module.
 func Pages(t testing.TB) []string {
 	t.Helper()
 	list := []string{"README.md", "SECURITY.md", "CONTRIBUTING.md"}
@@ -59,7 +60,7 @@ func root(t testing.TB) fs.FS {
 	return nil
 }
 
-// Read returns the commands and files of a page.
+// Read returns the commands and the files in a page of the documentation. page is its path, relative to the root of the module.
 func Read(t testing.TB, page string) ([]Command, []File) {
 	t.Helper()
 	text, err := fs.ReadFile(root(t), page)
@@ -69,7 +70,7 @@ func Read(t testing.TB, page string) ([]Command, []File) {
 	return parse(string(text))
 }
 
-// parse returns the commands and the files of a page.
+// parse returns the commands and the files in the text of a page of the documentation.
 func parse(text string) (commands []Command, files []File) {
 	section, mark := "", ""
 	fenced, above := false, true // above means that the line before is empty or indented; an indented line is then code
@@ -116,9 +117,9 @@ func Skip(by, reason string) func(line string) {
 	return func(string) {}
 }
 
-// Run runs the commands of a page, or of one of its sections (PAGE#SECTION), in their order. A command that begins with a key of
-// special is passed to the function of the longest such key, and other commands to run. The test fails if a key of special is not
-// used.
+// Run runs the commands of a page of the documentation (a path), or of one of its sections (PATH#SECTION), in their order. A
+// command that begins with a key of special is passed to the function of the longest such key, and other commands to run. The
+// test fails if a key of special is not used.
 func Run(t testing.TB, page string, special map[string]func(line string), run func(line string)) {
 	t.Helper()
 	page, section, part := strings.Cut(page, "#")

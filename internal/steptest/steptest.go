@@ -51,8 +51,8 @@ func (s Sample) From(n int) int {
 	return n
 }
 
-// A Record collects the names of the steps that the operations of one test take. A test executes an operation several times; an
-// execution without an injected failure is called an undisturbed pass. A Record is safe for concurrent use.
+// A Record collects the names of the steps that the operations of one test take. A test executes an operation several times; the
+// executions with an injected failure are not recorded. A Record is safe for concurrent use.
 type Record struct {
 	mu  sync.Mutex
 	ops map[string]*operation // the operations by name; guarded by mu
@@ -60,11 +60,11 @@ type Record struct {
 
 // operation is the part of a Record about one operation of the test.
 type operation struct {
-	passes int            // Number of undisturbed passes of the operation so far.
-	steps  map[string]int // Number of these passes in which a step was taken, by the name of the step.
+	passes int            // Number of executions of the operation, without an injected failure, so far.
+	steps  map[string]int // Number of executions, without an injected failure, that have taken a step, by its name.
 }
 
-// Recorder returns a function that records the names of the steps of one undisturbed pass of the operation called name.
+// Recorder returns a function that records the names of the steps of one execution of operation name without an injected failure.
 func (r *Record) Recorder(name string) func(steps []string) {
 	return func(steps []string) {
 		r.mu.Lock()
@@ -87,7 +87,7 @@ func (r *Record) Recorder(name string) func(steps []string) {
 
 // Check fails the test if an operation no longer takes a step that testdata/steps/NAME.txt lists for it, where NAME is
 // the test's name. A new step is only logged, because some depend on timing. With CAISSON_TEST_UPDATE=1 it writes the
-// file instead, with the steps of each operation that occurred in all of its passes. It does nothing if the test has
+// file instead, with the steps of each operation that all of its executions took. It does nothing if the test has
 // failed already, and ignores operations that did not run.
 func (r *Record) Check(t testing.TB) {
 	t.Helper()

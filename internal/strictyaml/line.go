@@ -34,7 +34,7 @@ func AddLines(data []byte, err error) error {
 	return errors.Join(out...)
 }
 
-// lineOf returns the line of a field below n, or 0 if not even its first key exists.
+// lineOf returns the line, below n, of the last existing key in the path field, such as setup[0].run; 0 if none exists.
 func lineOf(n *yaml.Node, field string) int {
 	line := 0
 	for _, s := range segment.FindAllString(field, -1) {

@@ -81,6 +81,7 @@ type invocation struct {
 }
 
 // run runs all tests: longPackages in one sequence of invocations, and the other packages in another one at the same time.
+// With all, as in "make test-all", no test skips cases, and the race detector is used more. count is the flag of "go test".
 func run(ctx context.Context, all bool, count int) error {
 	env, inMemory, clean, err := environment(ctx, all)
 	if err != nil {
@@ -144,8 +145,8 @@ func run(ctx context.Context, all bool, count int) error {
 	return r.close(time.Since(began))
 }
 
-// environment returns the environment of tests: env is for tests that start real sandboxes, inMemory for others. clean
-// removes their files.
+// environment returns the environment of tests: env is for tests that start real sandboxes, inMemory for others. clean removes
+// their files. all means that no test skips cases; then no files are in memory.
 func environment(ctx context.Context, all bool) (env, inMemory []string, clean func(), err error) {
 	bin, err := filepath.Abs("bin")
 	if err != nil {

@@ -47,7 +47,7 @@ func (r *report) fail(err error) {
 	r.errs = append(r.errs, err)
 }
 
-// read processes events until the end of the stream.
+// read processes the output of "go test -json", in which each line is an event such as the end of a test, until its end.
 func (r *report) read(events io.Reader) error {
 	d := json.NewDecoder(events)
 	for {
@@ -61,7 +61,7 @@ func (r *report) read(events io.Reader) error {
 	}
 }
 
-// add processes one event.
+// add processes one event, which is a line of the output of "go test -json".
 func (r *report) add(e event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

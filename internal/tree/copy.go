@@ -98,7 +98,7 @@ func nextEntry(in *tar.Reader) (*tar.Header, error) {
 	}
 }
 
-// readPadding reads the padding after an archive up to io.EOF. It returns Invalid if there are more than padding bytes.
+// readPadding reads what follows the end of an archive, up to io.EOF. It returns Invalid if that is more than 1 MiB.
 func readPadding(r io.Reader) error {
 	n, err := io.Copy(io.Discard, io.LimitReader(r, padding+1))
 	if err == nil && n > padding {

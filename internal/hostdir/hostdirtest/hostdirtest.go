@@ -39,7 +39,7 @@ func Open(t testing.TB, dir string, private bool) *os.File {
 	}
 }
 
-// openInNamespace moves the calling thread to a new mount namespace and opens dir there.
+// openInNamespace opens dir in a new mount namespace of the calling thread, with private after mounting an empty tmpfs at dir.
 func openInNamespace(dir string, private bool) (*os.File, error) {
 	if err := unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_FS); err != nil {
 		return nil, os.NewSyscallError("unshare", err)
