@@ -22,8 +22,8 @@ type Guest struct {
 	Trace   string `json:"trace,omitempty" doc:"Trace id of all records of the attempt"`
 }
 
-// Reference returns "run/attempt/call", the reference of the charge for a call. The source and the reference of a charge are
-// unique together.
+// Reference returns "run/attempt/call", which identifies the charge for a call among those with the same source, which is the
+// component that metered the call. For a sandbox without a run, its id takes the place of the run's id.
 func (g Guest) Reference(call ID) string {
 	run := g.Run
 	if run == "" {

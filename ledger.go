@@ -46,7 +46,7 @@ func (c *Call) Amount() Amount {
 	return a
 }
 
-// ChargeSource is the source of charges for calls that a model gateway metered. Source and reference together are unique.
+// ChargeSource is the field Source of each [Receipt] for a call that a model gateway metered.
 const ChargeSource = "caisson"
 
 // A Demand is the maximum usage of a call. It has two parts: that of the input, which is known when the call begins, and that
