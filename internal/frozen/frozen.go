@@ -15,7 +15,7 @@ import (
 func Updating() bool { return os.Getenv("CAISSON_TEST_UPDATE") != "" }
 
 // Check fails the test for each item of the list in file that, converted by rename, is not in now, which are the existing items;
-// the error contains advice. Existing items that are not listed are logged, and added with CAISSON_TEST_UPDATE=1; none is removed.
+// the error contains advice. Items in now that are not listed are logged, and added with CAISSON_TEST_UPDATE=1. None is removed.
 func Check(t testing.TB, file string, now []string, rename func(string) string, advice string) {
 	t.Helper()
 	head, lines := Read(t, file)
