@@ -80,7 +80,7 @@ func TestDeliverByHand(t *testing.T) {
 	_, err = w.api.DeliverRepo(w.ctx(), string(id), app, dir)
 	w.wants(err, caisson.Denied, "caisson repo add --allow")
 	w.wants(err, caisson.Denied, "git reset --soft")
-	if text := caisson.MessageOf(err); strings.Contains(text, "remote:") || strings.Contains(text, "it said last") {
+	if text := caisson.MessageOf(err); strings.Contains(text, "remote:") || strings.Contains(text, "its last output") {
 		t.Errorf("the message has git's own: %s", text)
 	}
 	w.does(id, dir, "git reset -q --soft HEAD~; git rm -rqf --cached .github; rm -r .github; echo b > b.txt")
