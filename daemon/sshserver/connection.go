@@ -319,10 +319,7 @@ func (c *connection) allowLarge(s *stream) bool {
 
 // kill kills a process and its descendants, even if ctx has ended.
 func (c *connection) kill(ctx context.Context, p caisson.Process) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
-	defer cancel()
-	t := processTree{c.ops.processes, c.user.ref}
-	t.kill(ctx, p.PID())
+	processTree{c.ops.processes, c.user.ref}.kill(ctx, p.PID())
 }
 
 // process returns the process of the stream, nil before it has started and after it has exited.
@@ -405,41 +402,59 @@ type processTree struct {
 // a hostile program starts processes very fast.
 const maxRounds = 20
 
+// listInterval is the time between two lists of the descendants of a process that is killed.
+const listInterval = 10 * time.Millisecond
+
 // signal sends a signal to a process and its descendants. Errors are ignored, because the processes may have exited.
 func (t processTree) signal(ctx context.Context, pid, signal int) {
-	for _, p := range append(t.descendants(ctx, pid), pid) {
+	pids, _ := t.descendants(ctx, pid)
+	for _, p := range append(pids, pid) {
 		_ = t.processes.Kill(ctx, t.ref, p, signal)
 	}
 }
 
-// kill kills a process and its descendants. It stops all of them first (SIGSTOP), so that none can start another process in the
-// meantime.
+// kill kills a process and its descendants, even if ctx has ended. It stops all of them first (SIGSTOP), so that none can start
+// another process in the meantime. A process can still start one until SIGSTOP has reached it, so two lists in a row must have no
+// new process.
 func (t processTree) kill(ctx context.Context, pid int) {
-	stopped := map[int]bool{pid: true}
-	_ = t.processes.Kill(ctx, t.ref, pid, int(unix.SIGSTOP))
-	for range maxRounds {
-		fresh := 0
-		for _, p := range t.descendants(ctx, pid) {
-			if !stopped[p] {
-				stopped[p] = true
-				fresh++
-				_ = t.processes.Kill(ctx, t.ref, p, int(unix.SIGSTOP))
-			}
-		}
-		if fresh == 0 {
-			break
-		}
-	}
+	ctx = context.WithoutCancel(ctx)
+	stopped := t.stop(ctx, pid)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
 	for p := range stopped {
 		_ = t.processes.Kill(ctx, t.ref, p, int(unix.SIGKILL))
 	}
 }
 
+// stop stops a process and its descendants, and returns their ids.
+func (t processTree) stop(ctx context.Context, pid int) map[int]bool {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	stopped := map[int]bool{pid: true}
+	_ = t.processes.Kill(ctx, t.ref, pid, int(unix.SIGSTOP))
+	for round, settled := 0, 0; round < maxRounds && settled < 2 && ctx.Err() == nil; round++ {
+		if round > 0 {
+			time.Sleep(listInterval)
+		}
+		pids, err := t.descendants(ctx, pid)
+		if settled++; err != nil {
+			settled = 0
+		}
+		for _, p := range pids {
+			if !stopped[p] {
+				stopped[p], settled = true, 0
+				_ = t.processes.Kill(ctx, t.ref, p, int(unix.SIGSTOP))
+			}
+		}
+	}
+	return stopped
+}
+
 // descendants returns the descendants of a process.
-func (t processTree) descendants(ctx context.Context, pid int) (pids []int) {
+func (t processTree) descendants(ctx context.Context, pid int) (pids []int, err error) {
 	list, err := t.processes.ListProcesses(ctx, t.ref)
 	if err != nil {
-		return nil
+		return nil, err
 	}
 	children := map[int][]int{}
 	for _, p := range list {
@@ -454,5 +469,5 @@ func (t processTree) descendants(ctx context.Context, pid int) (pids []int) {
 			}
 		}
 	}
-	return pids
+	return pids, nil
 }
