@@ -106,7 +106,7 @@ type Run struct {
 	Limits       AgentLimits `json:"limits"`
 	Model        string      `json:"model,omitempty" doc:"Alias of the model that is used"`
 	HasWorkspace bool        `json:"hasWorkspace,omitempty" doc:"Whether files were given for its workspace"`
-	Hidden       []string    `json:"hidden,omitempty" doc:"Secret-looking files that were left out of the copy that its workspace was made of; at most 200 are listed. Those of a mounted directory are in its workspace"`
+	Hidden       []string    `json:"hidden,omitempty" doc:"Secret-looking files that were left out of the copy that its workspace was made of; at most 200 are listed. The workspace lists those of a mounted directory"`
 	HiddenCount  int         `json:"hiddenCount,omitempty"` // number of all files left out of that copy, in Hidden or not
 	Local        bool        `json:"local,omitempty" doc:"Whether it was requested over the unix socket"`
 	Result       *RunResult  `json:"result,omitempty" doc:"Of the last attempt that ended"`

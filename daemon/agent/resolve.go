@@ -65,7 +65,7 @@ func Resolve(a *caisson.Agent, req caisson.RunRequest, d Defaults, caller caisso
 	if req.Policy != nil {
 		c.policy("policy", *req.Policy)
 	}
-	c.toolRule(a) // earlier builds stored agents whose lists of allowed and denied tools are not enforced
+	c.toolRule(a) // rejects agents, stored by earlier builds, whose lists of tools would not be enforced
 	if s.Persona = c.persona(a, req.Persona); s.Persona != nil {
 		c.personaTools("persona", a, s.Persona)
 	}
@@ -107,7 +107,7 @@ func Resolve(a *caisson.Agent, req caisson.RunRequest, d Defaults, caller caisso
 // limits are not allowed any more.
 func Check(a *caisson.Agent, limits caisson.AgentLimits, models []string, d Defaults, caller caisson.Caller) ([]string, error) {
 	c, s := &checker{}, &Settings{}
-	c.toolRule(a) // earlier builds stored agents whose lists of allowed and denied tools are not enforced
+	c.toolRule(a) // rejects agents, stored by earlier builds, whose lists of tools would not be enforced
 	if len(models) > 0 {
 		c.model(a, models[0], d, s)
 	}

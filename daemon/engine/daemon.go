@@ -16,7 +16,7 @@ import (
 
 var _ caisson.Daemon = (*Engine)(nil)
 
-// Info implements [caisson.Daemon].
+// Info implements [caisson.Daemon]: it returns the daemon's version and start, and what its runtime supports.
 func (e *Engine) Info(context.Context) (*caisson.Info, error) {
 	return &caisson.Info{
 		Version: e.cfg.Version, Build: e.process.build, Instance: e.data.instance, Node: e.sandboxes.Node(), StartedAt: e.process.started,
@@ -24,7 +24,7 @@ func (e *Engine) Info(context.Context) (*caisson.Info, error) {
 	}, nil
 }
 
-// Status implements [caisson.Daemon].
+// Status implements [caisson.Daemon]: it returns the process id and the settings of the daemon, and the numbers of its objects.
 func (e *Engine) Status(ctx context.Context) (*caisson.DaemonStatus, error) {
 	if err := caisson.LocalOnly(ctx); err != nil {
 		return nil, err
@@ -79,7 +79,7 @@ func (e *Engine) Status(ctx context.Context) (*caisson.DaemonStatus, error) {
 // statusPage is the number of objects that Status reads from the store at once.
 const statusPage = 1000
 
-// Reload implements [caisson.Daemon].
+// Reload implements [caisson.Daemon]: it reads the configuration file again.
 func (e *Engine) Reload(ctx context.Context) (*caisson.Reloaded, error) {
 	if err := caisson.LocalOnly(ctx); err != nil {
 		return nil, err
@@ -95,7 +95,7 @@ func (e *Engine) SetOffer(ctx context.Context, o models.Offer) error {
 	return e.gateway.catalog.SetOffer(ctx, o)
 }
 
-// DiskUsage implements [caisson.Daemon].
+// DiskUsage implements [caisson.Daemon]: it returns how much disk each kind of object uses.
 func (e *Engine) DiskUsage(ctx context.Context) (*caisson.DiskUsage, error) {
 	if err := caisson.LocalOnly(ctx); err != nil {
 		return nil, err

@@ -288,7 +288,8 @@ func (b *batch) addToBudgets(ctx context.Context, key string, c *caisson.Call) e
 	return nil
 }
 
-// finish stores the sums of the calls, and moves the amounts of the calls from the leases to the used amounts of the budgets.
+// finish adds the calls of the batch to the sums from which usage is reported, and moves their amounts from the leases to the used
+// amounts of the budgets.
 func (b *batch) finish(ctx context.Context) error {
 	sum := b.tx.StmtContext(ctx, b.l.sum)
 	for k, s := range b.sums {

@@ -26,7 +26,7 @@ const (
 	// FrozenObjects is the directory of the contents of large files, named by their SHA-256. The contents of small files are in
 	// frozenPack.
 	FrozenObjects = "objects"
-	MergedDir     = "merged"             // directory of the index and the contents of the files that package compare has merged
+	MergedDir     = "merged"             // directory of MergedIndex, and of the contents of the files that package compare has merged
 	MergedIndex   = "merged/index"       // index of the merged files; absent if no file was merged
 	frozenMagic   = "caisson frozen 1\n" // the first bytes of an index
 	MaxIndex      = 1 << 30              // maximum size of an index in bytes
