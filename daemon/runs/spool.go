@@ -176,16 +176,17 @@ const archiveGrowth = 4
 const diskReserve = 1 << 30
 
 // checkCapacity returns how many bytes may be stored for a run now. Returns Exhausted if the run cannot be queued, so that the
-// contents of its workspace are not read in vain.
+// contents of its workspace are not read in vain. It looks at 1,000 runs; the limit is checked again when the run is stored.
 func (d *directories) checkCapacity(ctx context.Context, r *caisson.Run) (int64, error) {
-	waiting, more, err := d.runs.List(ctx, caisson.In(r.Account), caisson.RunFilter{
-		States: []caisson.RunState{caisson.RunQueued, caisson.RunStarting, caisson.RunRunning}, Limit: d.limits.Waiting,
+	unended, _, err := d.runs.List(ctx, caisson.In(r.Account), caisson.RunFilter{
+		States: []caisson.RunState{caisson.RunQueued, caisson.RunStarting, caisson.RunRunning}, Limit: 1000,
 	})
 	if err != nil {
 		return 0, err
 	}
-	if more || len(waiting) >= d.limits.Waiting {
-		return 0, caisson.Errorf(caisson.Exhausted, "the account has %d runs that wait or are in progress, which is the maximum; wait until some have ended, or cancel them", len(waiting))
+	unended = slices.DeleteFunc(unended, func(o *caisson.Run) bool { return o.Parent != "" })
+	if n := len(unended); n >= d.limits.Waiting {
+		return 0, caisson.Errorf(caisson.Exhausted, "the account has %d runs that wait or are in progress, which is the maximum; wait until some have ended, or cancel them", n)
 	}
 	return d.free()
 }

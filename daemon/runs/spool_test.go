@@ -160,6 +160,20 @@ func TestWorkspaceMasked(t *testing.T) {
 	}
 }
 
+// TestWorkspaceWithSubRuns tests that the limit of queued and running runs counts no sub-runs, also for a run whose workspace is copied.
+func TestWorkspaceWithSubRuns(t *testing.T) {
+	t.Parallel()
+	w := plan{limits: runs.Limits{Waiting: 2}}.world(t)
+	boss, goOn := w.boss(caisson.AgentLimits{})
+	defer goOn()
+	got(w.Guests().StartGuestRun(w.guest(boss), caisson.RunRequest{Agent: "echo", Prompt: "wait"}))(t)
+	req := func() caisson.RunRequest {
+		return caisson.RunRequest{Agent: "echo", Prompt: "wait", Workspace: archive(t, map[string]string{"a": "x"})}
+	}
+	must(t, second(w.Runs().StartRun(w.ctx(), req())))
+	wantKind(t, second(w.Runs().StartRun(w.ctx(), req())), caisson.Exhausted)
+}
+
 // TestWorkspaceRefused: a directory that is too large, or belongs to Caisson, is rejected, and nothing remains.
 func TestWorkspaceRefused(t *testing.T) {
 	t.Parallel()
