@@ -28,7 +28,7 @@ type feedMessage struct {
 	Grew      bool                 `json:"grew,omitempty"`      // tells that calls were appended to a journal
 	Sandbox   caisson.ID           `json:"sandbox,omitempty"`   // the sandbox that Tool, Stream or Decisions is about
 	Trace     string               `json:"trace,omitempty"`     // trace id of the attempt that Sandbox served; "" if none
-	Tool      *toolBody            `json:"tool,omitempty"`      // requests a tool call on behalf of Sandbox
+	Tool      *functionCall        `json:"tool,omitempty"`      // requests a tool call on behalf of Sandbox
 	Stream    *streamBody          `json:"stream,omitempty"`    // requests a stream for Sandbox
 	Decisions []caisson.Decision   `json:"decisions,omitempty"` // decisions of the wire of Sandbox
 	Dial      *caisson.IngressDial `json:"dial,omitempty"`      // requests a connection to a sandbox, for the ingress
@@ -51,8 +51,8 @@ type returnBody struct {
 	Amount caisson.Amount `json:"amount"` // the unspent part of the lease
 }
 
-// A toolBody is a call of a function that the engine offers to agents.
-type toolBody struct {
+// A functionCall is a call of a function that the engine offers to agents.
+type functionCall struct {
 	Name string          `json:"name"`         // name of the function
 	In   json.RawMessage `json:"in,omitempty"` // arguments of the function
 }

@@ -32,8 +32,8 @@ const maxDescriptors = 65536
 // maxJournal bounds the size of the files to which the process can append, in bytes: journals and recordings.
 const maxJournal = 256 << 20
 
-// maxSettings bounds the JSON of a caisson.GatewayConfig or caisson.GatewayRunChange, in bytes.
-const maxSettings = 8 << 20
+// maxMemoryFile bounds the JSON of a caisson.GatewayConfig or caisson.GatewayRunChange, in bytes.
+const maxMemoryFile = 8 << 20
 
 // How long the removal of a wire waits for its model calls to be written to the ledger: detachTimeout while the engine waits,
 // which can send no other request meanwhile, and then drainTimeout in the background.
@@ -378,13 +378,13 @@ func (s *server) applySettings(f *os.File) error {
 // readMemoryFile decodes the JSON in a file that memoryFile has created, and closes the file.
 func readMemoryFile(f *os.File, v any) error {
 	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, maxSettings+1))
+	b, err := io.ReadAll(io.LimitReader(f, maxMemoryFile+1))
 	if err != nil {
 		return err
 	}
 	defer clear(b) // b may contain keys
-	if len(b) > maxSettings {
-		return fmt.Errorf("%w: settings of more than %s", errMessage, caisson.Size(maxSettings))
+	if len(b) > maxMemoryFile {
+		return fmt.Errorf("%w: settings of more than %s", errMessage, caisson.Size(maxMemoryFile))
 	}
 	return unmarshal(b, v)
 }

@@ -314,7 +314,7 @@ func TestUnexpectedDescriptors(t *testing.T) {
 		answered := make(chan error, 1)
 		if !row.stream {
 			go func() {
-				_, err := f.call(t.Context(), feedMessage{Tool: &toolBody{Name: "x"}})
+				_, err := f.call(t.Context(), feedMessage{Tool: &functionCall{Name: "x"}})
 				answered <- err
 			}()
 			if _, err := engine.Read(make([]byte, maxFeed)); err != nil {

@@ -65,7 +65,7 @@ func (f *feed) tool(ctx context.Context, slots *limiter, name string, in json.Ra
 	if len(in) > maxFeed/2 {
 		return nil, caisson.Errorf(caisson.Invalid, "the request has more than %s", caisson.Size(maxFeed/2))
 	}
-	m := feedMessage{Sandbox: g.Sandbox, Trace: g.Trace, Tool: &toolBody{Name: name, In: in}}
+	m := feedMessage{Sandbox: g.Sandbox, Trace: g.Trace, Tool: &functionCall{Name: name, In: in}}
 	a, err := f.countedCall(ctx, slots, g.Sandbox, m, "too many requests at once; wait for one to be answered")
 	if err != nil {
 		return nil, err

@@ -90,7 +90,7 @@ func TestToolsAreBounded(t *testing.T) {
 	// A process that does not count violates the protocol.
 	s := &processState{m: m, tools: newToolLimiter()}
 	for n := range maxTools + 1 {
-		msg := feedMessage{Sandbox: g.Sandbox, Trace: g.Trace, Tool: &toolBody{Name: "run"}}
+		msg := feedMessage{Sandbox: g.Sandbox, Trace: g.Trace, Tool: &functionCall{Name: "run"}}
 		if ok := s.startTool(t.Context(), process, msg, func(func()) {}); ok != (n < maxTools) {
 			t.Errorf("use %d: %t", n, ok)
 		}

@@ -187,9 +187,9 @@ func listenTCP(cfg *config) (net.Listener, error) {
 
 // requestCounter counts the active requests, and records how long there has been none.
 type requestCounter struct {
-	mu      sync.Mutex
-	active  int       // number of active requests; guarded by mu
-	lastEnd time.Time // when active last changed: if it is 0, when the last request ended; guarded by mu
+	mu         sync.Mutex
+	active     int       // number of active requests; guarded by mu
+	lastChange time.Time // when active last changed: if it is 0, when the last request ended; guarded by mu
 }
 
 // count returns a handler that counts the requests to h.
@@ -201,12 +201,12 @@ func (c *requestCounter) count(h http.Handler) http.Handler {
 	})
 }
 
-// add adds n to the number of active requests and sets lastEnd to the present time. n may be 0, to set only lastEnd.
+// add adds n to the number of active requests and sets lastChange to the present time. n may be 0, to set only lastChange.
 func (c *requestCounter) add(n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.active += n
-	c.lastEnd = time.Now()
+	c.lastChange = time.Now()
 }
 
 // idleFor returns the time since the last request ended, or 0 if requests are active.
@@ -216,7 +216,7 @@ func (c *requestCounter) idleFor() time.Duration {
 	if c.active > 0 {
 		return 0
 	}
-	return time.Since(c.lastEnd)
+	return time.Since(c.lastChange)
 }
 
 // stopWhenIdle calls stop when there has been no request for limit and e.Idle reports that the daemon may exit.

@@ -132,7 +132,7 @@ func (m *remotes) checkKeys(ctx context.Context, r *caisson.Repo) error {
 // tokens caches the tokens of GitHub Apps.
 type tokens struct {
 	mu     sync.Mutex
-	minted map[[sha256.Size]byte]appToken // tokens by the hash of a repository's account, URL, API and credential; guarded by mu
+	cached map[[sha256.Size]byte]appToken // tokens by the hash of a repository's account, URL, API and credential; guarded by mu
 }
 
 // An appToken is a token of a GitHub App.
@@ -146,7 +146,7 @@ const tokenReserve = 10 * time.Minute // how long a cached token must still be v
 // get returns the token that is cached under key, or requests a new one if there is none or it expires within tokenReserve.
 func (t *tokens) get(ctx context.Context, f Forges, app forge.App, server forge.Server, key [sha256.Size]byte) (caisson.Secret, error) {
 	t.mu.Lock()
-	m := t.minted[key]
+	m := t.cached[key]
 	t.mu.Unlock()
 	if time.Until(m.until) > tokenReserve {
 		return m.token, nil
@@ -157,11 +157,11 @@ func (t *tokens) get(ctx context.Context, f Forges, app forge.App, server forge.
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	maps.DeleteFunc(t.minted, func(_ [sha256.Size]byte, m appToken) bool { return time.Until(m.until) < 0 })
-	if t.minted == nil {
-		t.minted = map[[sha256.Size]byte]appToken{}
+	maps.DeleteFunc(t.cached, func(_ [sha256.Size]byte, m appToken) bool { return time.Until(m.until) < 0 })
+	if t.cached == nil {
+		t.cached = map[[sha256.Size]byte]appToken{}
 	}
-	t.minted[key] = appToken{token, until}
+	t.cached[key] = appToken{token, until}
 	return token, nil
 }
 

@@ -203,7 +203,7 @@ func (s *Service) SignURL(ctx context.Context, req caisson.SignRequest) (*caisso
 	if ttl == 0 {
 		ttl = defaultTTL
 	}
-	path, err := signPath(req.Path)
+	path, err := parseSignPath(req.Path)
 	switch {
 	case err != nil:
 		return nil, err
@@ -246,8 +246,8 @@ func (s *Service) SignURL(ctx context.Context, req caisson.SignRequest) (*caisso
 	return &caisson.SignedURL{URL: base + addToken(path, signedurl.Sign(s.key, token)), ExpiresAt: token.Expires.UTC()}, nil
 }
 
-// signPath parses the path of a request to sign a URL, which may have a query; "" means /. It returns an error if it is invalid.
-func signPath(path string) (*url.URL, error) {
+// parseSignPath parses the path of a request to sign a URL, which may have a query; "" means /. It returns an error if it is invalid.
+func parseSignPath(path string) (*url.URL, error) {
 	if path == "" {
 		path = "/"
 	}

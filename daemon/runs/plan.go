@@ -54,7 +54,7 @@ func (p *planner) plan(ctx context.Context, caller caisson.Caller, req caisson.R
 	if err := p.planWorkspace(&req, a); err != nil {
 		return nil, err
 	}
-	if err := p.planRepo(ctx, caller, &req); err != nil {
+	if err := p.checkRepo(ctx, caller, &req); err != nil {
 		return nil, err
 	}
 	for k := range req.Labels {
@@ -193,8 +193,8 @@ func checkHidden(req *caisson.RunRequest) error {
 // maxHidden is the maximum number of files that a client can report as left out.
 const maxHidden = 5_000_000
 
-// planRepo returns an error if a run cannot have the repository that its request names. It plans nothing else.
-func (p *planner) planRepo(ctx context.Context, caller caisson.Caller, req *caisson.RunRequest) error {
+// checkRepo returns an error if a run cannot have the repository that its request names. It plans nothing else.
+func (p *planner) checkRepo(ctx context.Context, caller caisson.Caller, req *caisson.RunRequest) error {
 	switch {
 	case req.Repo == nil:
 		return nil

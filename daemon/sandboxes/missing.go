@@ -16,8 +16,8 @@ import (
 // backup was restored, which contains no snapshots and no layers.
 const goneReason = "its files are gone from disk"
 
-// missingFinder finds objects in the store whose files do not exist, and removes them from the store.
-type missingFinder struct {
+// missingObjects finds objects in the store whose files do not exist, and removes them from the store.
+type missingObjects struct {
 	snapshots caisson.Table[caisson.Snapshot]
 	images    caisson.Table[caisson.Image]
 	templates caisson.Table[caisson.Template]
@@ -27,7 +27,7 @@ type missingFinder struct {
 }
 
 // forget removes snapshots and images without files, and the build results of templates without layers, from the store.
-func (m *missingFinder) forget(ctx context.Context) error {
+func (m *missingObjects) forget(ctx context.Context) error {
 	snaps, err := caisson.ListAll(ctx, m.snapshots, caisson.AllAccounts(), snapshotID)
 	if err != nil {
 		return err
@@ -75,7 +75,7 @@ func (m *missingFinder) forget(ctx context.Context) error {
 
 // lacksLayer reports whether a layer of f does not exist or is not in the data directory. A layer in another data directory
 // counts as missing, because that directory may be removed at any time.
-func (m *missingFinder) lacksLayer(f caisson.Rootfs) bool {
+func (m *missingObjects) lacksLayer(f caisson.Rootfs) bool {
 	return slices.ContainsFunc(f.Layers, func(l string) bool {
 		rel, err := filepath.Rel(m.dirs.root, l)
 		return err != nil || !filepath.IsLocal(rel) || isMissing(l)
@@ -83,7 +83,7 @@ func (m *missingFinder) lacksLayer(f caisson.Rootfs) bool {
 }
 
 // reportRemoved logs, and publishes as an event, that an object was removed because it has no files.
-func (m *missingFinder) reportRemoved(ctx context.Context, account, kind, name string) {
+func (m *missingObjects) reportRemoved(ctx context.Context, account, kind, name string) {
 	m.log.WarnContext(ctx, "an object without files was removed", "kind", kind, "name", name, "account", account)
 	m.events.Publish(ctx, account, kind+".removed", name, map[string]string{"reason": goneReason})
 }

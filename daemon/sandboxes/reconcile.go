@@ -15,16 +15,16 @@ import (
 
 // reconciler makes store and host consistent when the daemon starts.
 type reconciler struct {
-	runtime    lister         // lists the sandboxes on the host
-	states     states         // stored records of sandboxes
-	resolver   *resolver      // determines outcomes of interrupted changes
-	garbage    *garbage       // removes what belongs to no object in the store
-	network    network        // configures wires and creates budgets
-	watches    *watches       // monitors running sandboxes
-	deadlines  *deadlines     // timers for TTLs and autoPause
-	missing    *missingFinder // removes objects without files from the store
-	pools      *pools         // manages pools of sandboxes
-	unresolved *idSet         // sandboxes whose last change has an outcome that is not stored
+	runtime    lister          // lists the sandboxes on the host
+	states     states          // stored records of sandboxes
+	resolver   *resolver       // determines outcomes of interrupted changes
+	garbage    *garbage        // removes what belongs to no object in the store
+	network    network         // configures wires and creates budgets
+	watches    *watches        // monitors running sandboxes
+	deadlines  *deadlines      // timers for TTLs and autoPause
+	missing    *missingObjects // removes objects without files from the store
+	pools      *pools          // manages pools of sandboxes
+	unresolved *idSet          // sandboxes whose last change has an outcome that is not stored
 	log        *slog.Logger
 }
 

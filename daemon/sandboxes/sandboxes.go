@@ -266,7 +266,7 @@ func New(cfg Config) (*Core, error) {
 		reconciler: &reconciler{
 			runtime: runtime, states: states, resolver: resolver, garbage: garbage, network: network,
 			watches: watches, deadlines: deadlines, pools: pools, unresolved: unresolved, log: log,
-			missing: &missingFinder{snapshots: snapshots, images: cfg.Store.Images(), templates: templates, dirs: dirs, events: cfg.Events, log: log},
+			missing: &missingObjects{snapshots: snapshots, images: cfg.Store.Images(), templates: templates, dirs: dirs, events: cfg.Events, log: log},
 		},
 		wires:     wires,
 		decisions: &decisions{events: cfg.Events, background: background, log: log},

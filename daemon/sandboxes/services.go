@@ -62,7 +62,7 @@ func (s *ServiceService) statuses(ctx context.Context, sb *caisson.Sandbox) ([]c
 
 // ApplyServices implements [caisson.Services].
 func (s *ServiceService) ApplyServices(ctx context.Context, ref string, req caisson.ServicesRequest) ([]caisson.ServiceStatus, error) {
-	if err := validateServices("services", req.Services); err != nil {
+	if err := validateRequested("services", req.Services); err != nil {
 		return nil, err
 	}
 	sb, err := s.change(ctx, ref, func(old []caisson.Service) ([]caisson.Service, error) {
@@ -162,7 +162,7 @@ func (s *ServiceService) store(ctx context.Context, sb *caisson.Sandbox, to func
 		if err != nil {
 			return err
 		}
-		if err := checkServices("services", next); err != nil { // old and new services may be too many together
+		if err := validateAll("services", next); err != nil { // old and new services may be too many together
 			return err
 		}
 		sb.Spec.Services = next
@@ -235,19 +235,19 @@ const (
 	maxReadinessPath    = 1024                          // longest path of an HTTP check for readiness, in bytes
 )
 
-// validateServices checks the services of a request: like checkServices, and none may have the id of the agent's service.
-func validateServices(field string, list []caisson.Service) error {
+// validateRequested checks the services of a request as validateAll does. None may have the id of the agent's service.
+func validateRequested(field string, list []caisson.Service) error {
 	for i, svc := range list {
 		if svc.ID == caisson.AgentService {
 			return caisson.Invalidf(fmt.Sprintf("%s[%d].id", field, i), "%s is the id of the service of an agent; choose another one", svc.ID)
 		}
 	}
-	return checkServices(field, list)
+	return validateAll(field, list)
 }
 
-// checkServices returns an Invalid error if a service of a sandbox is not valid, if two have the same id, or if there are too
+// validateAll returns an Invalid error if a service of a sandbox is not valid, if two have the same id, or if there are too
 // many services, or their commands and environments are too long. The agent's service may be among them.
-func checkServices(field string, list []caisson.Service) error {
+func validateAll(field string, list []caisson.Service) error {
 	if len(list) > service.MaxServices {
 		return caisson.Invalidf(field, "more than %d services", service.MaxServices)
 	}

@@ -278,7 +278,7 @@ func validateCreate(req *caisson.CreateRequest) error {
 		validatePath("workdir", req.Workdir), validateUser("user", req.User), caisson.CheckLabels("labels", req.Labels),
 		validateResources("resources", req.Resources), validateMounts("mounts", req.Mounts),
 		validateTimes(req.TTL, req.HardTTL, req.AutoPause), validateRandomness(req.Randomness),
-		validateServices("services", req.Services),
+		validateRequested("services", req.Services),
 	); err != nil {
 		return err
 	}

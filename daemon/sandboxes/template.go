@@ -164,7 +164,7 @@ func validateTemplate(t *caisson.Template) error {
 		validateSeeds(t.Setup), validateName("name", t.Name), validateCommand("command", t.Command), validateEnv("env", t.Env),
 		validatePath("workdir", t.Workdir), validateUser("user", t.User), caisson.CheckLabels("labels", t.Labels),
 		validateResources("resources", t.Resources), validateTimes(&t.TTL, &t.HardTTL, &t.AutoPause),
-		validateServices("services", t.Services),
+		validateRequested("services", t.Services),
 	)
 }
 

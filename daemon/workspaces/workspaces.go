@@ -103,12 +103,12 @@ type Config struct {
 
 // Retention times, limits and intervals of this package.
 const (
-	keepSettled   = 24 * time.Hour   // how long settled workspaces are kept, unless Settings.Keep is shorter
-	keepReviews   = 24 * time.Hour   // how long changes can be applied by the id of a review
-	maxReviews    = 8                // maximum number of reviews that are kept for one workspace
-	applyEvery    = 30 * time.Second // default interval of automatic applies
-	searchAfter   = time.Second      // default delay before the files of a new workspace are searched for secrets
-	cleanInterval = 10 * time.Minute // interval of the removal of old workspaces, reviews and numbers of own files
+	keepSettled          = 24 * time.Hour   // how long settled workspaces are kept, unless Settings.Keep is shorter
+	keepReviews          = 24 * time.Hour   // how long changes can be applied by the id of a review
+	maxReviews           = 8                // maximum number of reviews that are kept for one workspace
+	defaultApplyInterval = 30 * time.Second // default interval of automatic applies
+	defaultSearchDelay   = time.Second      // default delay before the files of a new workspace are searched for secrets
+	cleanInterval        = 10 * time.Minute // interval of the removal of old workspaces, reviews and numbers of own files
 	// detachTimeout is the timeout for the work on a workspace that the removal of its sandbox waits for.
 	detachTimeout = 2 * time.Minute
 )
@@ -140,8 +140,8 @@ func New(cfg Config) (*Core, error) {
 	if err := cfg.Settings.Validate(); err != nil {
 		return nil, err
 	}
-	cfg.ApplyInterval = cmp.Or(max(cfg.ApplyInterval, 0), applyEvery)
-	cfg.SearchAfter = cmp.Or(max(cfg.SearchAfter, 0), searchAfter)
+	cfg.ApplyInterval = cmp.Or(max(cfg.ApplyInterval, 0), defaultApplyInterval)
+	cfg.SearchAfter = cmp.Or(max(cfg.SearchAfter, 0), defaultSearchDelay)
 	data, err := os.Open(cfg.Dir)
 	if err != nil {
 		return nil, err

@@ -64,7 +64,7 @@ func (d *deadlines) release() {
 // write calls f, which writes to the client, and bounds its time.
 func (d *deadlines) write(f func()) {
 	d.mu.Lock()
-	d.set()
+	d.setWriteDeadlines()
 	reads := d.unread
 	if reads {
 		d.reads++
@@ -81,8 +81,8 @@ func (d *deadlines) write(f func()) {
 	}
 }
 
-// set sets the write deadline, and the read deadline if the body is unread and not being read. The caller must hold d.mu.
-func (d *deadlines) set() {
+// setWriteDeadlines sets the write deadline, and the read deadline if the body is unread and not being read. The caller must hold d.mu.
+func (d *deadlines) setWriteDeadlines() {
 	if d.done {
 		return
 	}
@@ -97,7 +97,7 @@ func (d *deadlines) set() {
 func (d *deadlines) finish() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.set()
+	d.setWriteDeadlines()
 	d.done = true
 }
 

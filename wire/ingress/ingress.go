@@ -66,10 +66,10 @@ const (
 // about 350 KiB (see package httpserver), and a request 150 KiB (its header, buffers and goroutines). Together that is 2.6 GiB;
 // the process's memory limit is 4 GiB.
 const (
-	maxConns       = 4096 // connections of all clients
-	maxClientConns = 512  // connections of one client
-	maxAllRequests = 8192 // requests of all clients, including those that are refused
-	maxOwnRequests = 2048 // requests of one client
+	maxConns          = 4096 // connections of all clients
+	maxClientConns    = 512  // connections of one client
+	maxAllRequests    = 8192 // requests of all clients, including those that are refused
+	maxClientRequests = 2048 // requests of one client
 )
 
 // An Ingress serves routes. It is safe for concurrent use.

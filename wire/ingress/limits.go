@@ -40,7 +40,7 @@ func (l *limits) arrive(client netip.AddrPort) (leave func(), ok bool) {
 	all, one := limitKey{}, limitKey{client: reach.Source(client.String())}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.active[all] >= maxAllRequests || l.active[one] >= maxOwnRequests {
+	if l.active[all] >= maxAllRequests || l.active[one] >= maxClientRequests {
 		return nil, false
 	}
 	return l.count(all, one), true

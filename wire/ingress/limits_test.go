@@ -164,9 +164,9 @@ func TestAllRequests(t *testing.T) {
 		}
 		return leave
 	}
-	leave := arrive(first, maxOwnRequests+1, maxOwnRequests)
-	for i := range maxAllRequests/maxOwnRequests - 1 {
-		arrive(netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(2 + i)}), 1), maxOwnRequests, maxOwnRequests)
+	leave := arrive(first, maxClientRequests+1, maxClientRequests)
+	for i := range maxAllRequests/maxClientRequests - 1 {
+		arrive(netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(2 + i)}), 1), maxClientRequests, maxClientRequests)
 	}
 	other := netip.MustParseAddrPort("198.51.100.1:1")
 	arrive(other, 1, 0)

@@ -193,7 +193,7 @@ func (a *applier) discard(p dirEntry) error {
 	}
 	defer to.close()
 	if err := p.moveTo(to); err != nil {
-		return unlessVanished(err)
+		return unlessChanged(err)
 	}
 	mode := a.steps[i].After.Mode
 	if a.steps[i].Before.Type == gate.NodeDir {

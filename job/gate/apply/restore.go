@@ -137,7 +137,7 @@ func (a restorer) revertPlaceNew(i int, p dirEntry) (bool, error) {
 		}
 	}
 	if err := p.moveTo(a.newEntry(i)); err != nil {
-		return false, unlessVanished(err)
+		return false, unlessChanged(err)
 	}
 	a.point("moved back %d", i)
 	ok, _, err := a.newEntry(i).matches(a.ctx, s.After, true, nil)
@@ -180,7 +180,7 @@ func (a restorer) revertExchange(i int, p dirEntry, was, now bool) (bool, error)
 	default:
 		return was, nil
 	}
-	return err == nil, unlessVanished(err)
+	return err == nil, unlessChanged(err)
 }
 
 // revertMoveAway moves the old entry of step i, which moveAway has put into the staging directory, back to its path.
@@ -196,7 +196,7 @@ func (a restorer) revertMoveAway(i int, p dirEntry) (bool, error) {
 		}
 	}
 	err := old.moveTo(p)
-	return err == nil, unlessVanished(err)
+	return err == nil, unlessChanged(err)
 }
 
 // remake creates the original entry n at p, in the staging directory, from the copy in saved.

@@ -105,7 +105,7 @@ func (a pathChanger) makeWritable(i int, p dirEntry) (bool, error) {
 func (a pathChanger) moveAway(i int, p dirEntry) (bool, error) {
 	s := a.steps[i]
 	if err := p.moveTo(a.oldEntry(i)); err != nil {
-		return false, unlessVanished(err)
+		return false, unlessChanged(err)
 	}
 	a.point("moved %d", i)
 	// The entry is checked again after it was moved, because it may have changed since the first check. If it has changed, the
@@ -126,7 +126,7 @@ func (a pathChanger) placeNew(i int, p dirEntry) (bool, error) {
 	}
 	if movedIn(s) {
 		err := a.newEntry(i).moveTo(p)
-		return err == nil, unlessVanished(err)
+		return err == nil, unlessChanged(err)
 	}
 	ok, _, err := p.matches(a.ctx, s.Before, false, nil)
 	if err != nil || !ok {
@@ -149,7 +149,7 @@ func (a pathChanger) exchange(i int, p dirEntry) (bool, error) {
 	}
 	a.point("checked %d", i)
 	if err := p.swapWith(q, a.oldEntry(i)); err != nil {
-		return false, unlessVanished(err)
+		return false, unlessChanged(err)
 	}
 	a.point("swapped %d", i)
 	ok, _, err = q.matches(a.ctx, s.Before, false, nil)
@@ -161,8 +161,8 @@ func (a pathChanger) setFinalMode(i int, p dirEntry) (bool, error) {
 	return p.chmod(a.steps[i].After.Mode, gate.NodeDir)
 }
 
-// unlessVanished returns nil if err means that a path does not exist, or that one to be created exists, and err otherwise.
-func unlessVanished(err error) error {
+// unlessChanged returns nil if err means that a path does not exist, or that one to be created exists, and err otherwise.
+func unlessChanged(err error) error {
 	if fsat.IsOneOf(err, unix.ENOENT, unix.ENOTDIR, unix.EEXIST) {
 		return nil
 	}

@@ -40,12 +40,12 @@ func (s baselineView) originAt(path string) (origin, error) {
 	if !found {
 		return origin{State: baseline.Absent, unknown: !known, hidden: s.manifest.Mask.Hides(path)}, nil
 	}
-	return s.record(&r), nil
+	return s.originOf(&r), nil
 }
 
-// record returns the origin of a path, its state before the sandbox's changes: that of r, its record in the manifest, with the
+// originOf returns the origin of a path, its state before the sandbox's changes: that of r, its record in the manifest, with the
 // content from the base directory, if stored. The path must not have been applied since the manifest was made.
-func (s baselineView) record(r *baseline.Record) origin {
+func (s baselineView) originOf(r *baseline.Record) origin {
 	o := origin{State: baseline.State{Stat: r.Stat}, hidden: r.Hidden}
 	if e := s.base.Entries[r.Path]; e != nil && e.Same(&r.Stat) {
 		o.Content, o.text = e.Content(), e
@@ -76,7 +76,7 @@ func (s baselineView) eachBelow(dir string, do func(path string, o *origin) erro
 		if e := s.base.Entries[r.Path]; e != nil && e.Rebased {
 			continue
 		}
-		o := s.record(&r)
+		o := s.originOf(&r)
 		if err := do(r.Path, &o); err != nil {
 			return err
 		}

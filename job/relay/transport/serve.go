@@ -72,10 +72,10 @@ func Serve(ctx context.Context, conn net.Conn, h http.Handler) error {
 
 // singleListener is a listener that accepts one connection.
 type singleListener struct {
-	mu   sync.Mutex
-	conn net.Conn      // nil after it was accepted; guarded by mu
-	once sync.Once     // closes done
-	done chan struct{} // closed by Close
+	mu        sync.Mutex
+	conn      net.Conn      // nil after it was accepted; guarded by mu
+	closeOnce sync.Once     // closes done
+	done      chan struct{} // closed by Close
 }
 
 // Accept returns the connection on its first call. Later calls wait for Close and return an error.
@@ -92,7 +92,7 @@ func (l *singleListener) Accept() (net.Conn, error) {
 }
 
 func (l *singleListener) Close() error {
-	l.once.Do(func() { close(l.done) })
+	l.closeOnce.Do(func() { close(l.done) })
 	return nil
 }
 
