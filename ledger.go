@@ -126,7 +126,7 @@ type Budget struct {
 	Key       string    `json:"key"`
 	Account   string    `json:"account"`
 	Limits    Limits    `json:"limits"`
-	Period    string    `json:"period,omitempty" enum:"day,month," doc:"Usage counts from the beginning of the UTC day or month; empty: without an end"`
+	Period    string    `json:"period,omitempty" enum:"day,month," doc:"Usage counts from the beginning of the UTC day or month; empty: usage is never reset"`
 	Used      Amount    `json:"used" doc:"Used in this period by calls in the ledger"`
 	Held      Amount    `json:"held" doc:"Leased to gateways, and not yet in the ledger or returned"`
 	CreatedAt time.Time `json:"createdAt"`

@@ -29,7 +29,7 @@ func (h terminalRoutes) register(rt *router) {
 	o := getOp("/sandboxes/{ref}/terminals/{terminal}/stream", "attach-terminal", tag, "Attach to a terminal (WebSocket)")
 	o.Description = "The first message is text: an AttachRequest. All further ones are as in exec-process. The output begins with what " +
 		"is kept of the earlier output, at most 256 KiB; a slow client misses output. Channel 2 has messages about the session, one " +
-		"line each. If the connection is lost, the program runs on."
+		"line each. If the connection is lost, the program continues to run."
 	registerStreamRoute(rt, withResponse(o, http.StatusSwitchingProtocols, "", "The connection is now a WebSocket"), h.attach)
 }
 

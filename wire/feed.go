@@ -387,7 +387,7 @@ func (s *processState) answerLease(ctx context.Context, conn *net.UnixConn, msg 
 	if err != nil {
 		a = feedAnswer{N: msg.N, Kind: caisson.KindOf(err), Error: caisson.MessageOf(err)}
 		if a.Kind == caisson.Internal {
-			s.m.log.ErrorContext(ctx, "a budget could not be requested", "err", err)
+			s.m.log.ErrorContext(ctx, "a lease could not be granted or returned", "err", err)
 		}
 	}
 	return s.send(conn, a, nil)

@@ -94,7 +94,7 @@ func (m *Manager) supervise(ctx context.Context) error {
 	wait.Go(func() { m.serve(ctx, newLink(conn, cmd.Process.Pid, cancel), feed) })
 	err = cmd.Wait()
 	if text := output.String(); text != "" {
-		err = errors.Join(err, fmt.Errorf("its last output: %q", text))
+		err = errors.Join(err, fmt.Errorf("its output: %q", text))
 	}
 	if err == nil {
 		err = errors.New("exited unexpectedly")

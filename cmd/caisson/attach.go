@@ -41,7 +41,7 @@ func (k *detachKeys) UnmarshalText(b []byte) error {
 
 // attachFlags are the flags for attaching to a terminal.
 type attachFlags struct {
-	ReadOnly   bool       `help:"Only view the terminal; Ctrl-C leaves."`
+	ReadOnly   bool       `help:"Only view the terminal; Ctrl-C detaches."`
 	DetachKeys detachKeys `help:"Keys that detach from the terminal; the program continues to run." default:"${defaultDetachKeys}" placeholder:"KEYS"`
 }
 
@@ -54,8 +54,8 @@ type attachCmd struct {
 
 func (c *attachCmd) Help() string {
 	return `A run is shown as by caisson run, with its exit code; Ctrl-C detaches, and the run continues. With an interactive run or a sandbox,
-you are at its terminal until its program ends, whose exit code is then this one's, or until you detach with Ctrl-P Ctrl-Q. The client that attached last
-types; the others only view.
+you are at its terminal until its program ends, whose exit code is then this one's, or until you detach with Ctrl-P Ctrl-Q. Input is taken
+from the client that attached last without --read-only; the others only view.
 
 ` + examples("caisson attach rn-abcdefghijklmnop", "caisson attach rn-abcdefghijklmnop -o jsonl", "caisson attach web", "caisson attach --read-only web")
 }
@@ -136,7 +136,7 @@ func (s attachment) attach(ctx context.Context, ref string, id caisson.ID, flags
 	status, left, err := s.attachTo(ctx, ref, id, flags)
 	switch {
 	case left:
-		s.infof("caisson: the program runs on; attach again with: caisson attach %s %s", ref, id)
+		s.infof("caisson: the program continues to run; attach again with: caisson attach %s %s", ref, id)
 		return nil
 	case err != nil:
 		return err

@@ -17,7 +17,7 @@ type BudgetRequest struct {
 	Key     string         `json:"key,omitempty" maxLength:"160" doc:"account/NAME, session/ID, run/ID or sandbox/ID; empty: the caller's account"`
 	Account string         `json:"account,omitempty" maxLength:"32" doc:"The account of the run or session; empty: the caller's"`
 	Limits  caisson.Limits `json:"limits" doc:"What may be taken; an absent number is not bounded"`
-	Period  string         `json:"period,omitempty" enum:"day,month," doc:"Usage counts from the beginning of the UTC day or month; empty: without an end"`
+	Period  string         `json:"period,omitempty" enum:"day,month," doc:"Usage counts from the beginning of the UTC day or month; empty: usage is never reset"`
 }
 
 // ReconcileRequest is the body of a request to compare the ledger with a provider's spend logs.

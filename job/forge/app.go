@@ -147,7 +147,7 @@ func installationToken(ctx context.Context, args jobArgs, now time.Time) (string
 		return "", time.Time{}, err
 	}
 	if !validToken(out.Token) || !out.Expires.After(now) {
-		return "", time.Time{}, caisson.Errorf(caisson.Invalid, "%s returned no valid token; check the address of its API", c.base.Host)
+		return "", time.Time{}, caisson.Errorf(caisson.Invalid, "%s returned no valid token; check the address of its API and the clock of this host", c.base.Host)
 	}
 	return out.Token, out.Expires, nil
 }

@@ -74,7 +74,7 @@ func (r *Runtime) Restore(ctx context.Context, id caisson.ID, spec caisson.Runti
 	// gVisor reopens open files and working directories by path. gVisor's errors have no codes, so their text is compared.
 	if err != nil && caisson.KindOf(err) == caisson.Internal && strings.Contains(err.Error(), "failed to walk") &&
 		slices.ContainsFunc(spec.Mounts, func(m caisson.RuntimeMount) bool { return m.Overlay != nil }) {
-		return caisson.Wrap(err, caisson.Conflict, "a process has files of its workspace open that the directory given instead does not have; end it before the snapshot, or let it close them")
+		return caisson.Wrap(err, caisson.Conflict, "a process has an open file or its working directory in the workspace, and the directory given instead does not have it; end it before the snapshot, or let it leave the workspace")
 	}
 	return err
 }

@@ -204,7 +204,7 @@ func (c *client) read(ctx context.Context) (*frame, error) {
 	}
 	f := &frame{}
 	if err := json.Unmarshal(b, f); err != nil {
-		return nil, fmt.Errorf("the gateway sent a message that its protocol does not have: %w", err)
+		return nil, fmt.Errorf("the gateway sent an invalid message: %w", err)
 	}
 	return f, nil
 }

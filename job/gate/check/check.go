@@ -173,7 +173,7 @@ func (c *checker) checkNode(i int) {
 	}
 	if ch.Type == fsat.TypeSymlink {
 		if j := contentRuleFor(ch.Path); j != nil && !matchAny(c.rules.Allow, ch.Path) {
-			c.add(i, checkPath, caisson.VerdictAsk, 0, "%s, and its target was not checked", j.reason)
+			c.add(i, checkPath, caisson.VerdictAsk, 0, "%s, and the content of its target was not checked", j.reason)
 		}
 		return
 	}
