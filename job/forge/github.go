@@ -93,8 +93,8 @@ func (g *gitHub) find(ctx context.Context, p PullRequest) (*Pull, error) {
 	return pull, err
 }
 
-// search returns the open pull request of p's branches if it is on this page of all open ones, and whether the page had any. It
-// does not query by the name of the repository's owner, because that has changed if the repository was transferred.
+// search returns the open pull request of p's branches if it is on this page of the open ones into p.Base, and whether the page
+// had any. It does not query by the name of the repository's owner, because that has changed if the repository was transferred.
 func (g *gitHub) search(ctx context.Context, p PullRequest, page int) (*Pull, bool, error) {
 	return g.list(ctx, p, url.Values{"page": {strconv.Itoa(page)}})
 }

@@ -12,8 +12,8 @@ import (
 const dialTime = 20 * time.Second // time limit for connecting to a forge
 
 // dialer returns a dialer for connections to a forge. Unless scheme is https, it connects only to loopback addresses. These are
-// allowed only if loopback is set: the URL of the API names a loopback address or localhost. local means that the user works on
-// this machine; otherwise loopback and private addresses, and own, the addresses of this host, are refused.
+// allowed only if loopback is set: the URL of the API names a loopback address, localhost or a name below it. Unless local is
+// set (see Server.Local), loopback and private addresses, and own, the addresses of this host, are refused.
 func dialer(scheme string, loopback, local bool, own reach.Host) *net.Dialer {
 	return reach.Dialer(dialTime, func(a netip.AddrPort) error { return checkReachable(a.Addr(), scheme, loopback, local, own) })
 }

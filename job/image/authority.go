@@ -8,7 +8,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-const maxCA = 256 << 10 // maximum size of Config.RegistryCA's file in bytes; its content is an argument of jobs that use a registry
+const maxCA = 256 << 10 // maximum size of Config.RegistryCA's file in bytes; its content is an argument of jobs with a registry
 
 // readCA returns the contents of the PEM file at path, which must contain a certificate, or "" if path is "".
 func readCA(path string) (string, error) {

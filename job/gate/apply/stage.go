@@ -281,7 +281,7 @@ func savedNode(ctx context.Context, n gate.Node, read func(hash string) (io.Read
 // linkBuffer is a writer that collects the target of a symlink, up to gate.MaxPlanPath bytes.
 type linkBuffer []byte
 
-// Write appends b to the target of a symlink; an error if the target would be longer than gate.MaxPlanPath bytes.
+// Write appends b to the target of a symlink. It returns an error if the target would be longer than gate.MaxPlanPath bytes.
 func (l *linkBuffer) Write(b []byte) (int, error) {
 	if len(*l)+len(b) > gate.MaxPlanPath {
 		return 0, errors.New("too long for a symlink")

@@ -197,7 +197,7 @@ type keyComparer struct {
 }
 
 // compare implements contentRule.compare: ok means that only parts that are not executed differ. If not, part is the path of
-// the first key that may be executed, or "" if new cannot be parsed.
+// the first other key that differs, or "" if new cannot be parsed.
 func (k keyComparer) compare(old, new string) (part string, ok bool) {
 	before := map[string]any{}
 	if old != "" {

@@ -26,7 +26,7 @@ const (
 	// FrozenObjects is the directory of the contents of large files, named by their SHA-256. The contents of small files are in
 	// frozenPack.
 	FrozenObjects = "objects"
-	MergedDir     = "merged"             // directory of MergedIndex, and of the contents of the files that package compare has merged
+	MergedDir     = "merged"             // directory of MergedIndex, and of the contents of files that package compare has merged
 	MergedIndex   = "merged/index"       // index of the merged files; absent if no file was merged
 	frozenMagic   = "caisson frozen 1\n" // the first bytes of an index
 	MaxIndex      = 1 << 30              // maximum size of an index in bytes
@@ -173,8 +173,8 @@ func (o *object) Read(b []byte) (int, error) {
 
 func (o *object) Close() error { return o.file.Close() }
 
-// packIndex encodes the index of the entries of a frozen copy: frozenMagic, the number of entries, cut, the entries, and the
-// SHA-256 of all of this. cut means that entries were left out.
+// packIndex encodes an index, that of a frozen copy or that of the merged files: frozenMagic, the number of entries, cut, the
+// entries, and the SHA-256 of all of this. cut means that entries were left out.
 func packIndex(entries []Entry, cut bool) []byte {
 	p := &fsat.Packer{B: []byte(frozenMagic)}
 	p.Uint(uint64(len(entries)))
@@ -210,7 +210,7 @@ func ReadIndex(dir *os.File, name string) ([]Entry, bool, error) {
 	return entries, cut, err
 }
 
-// parseIndex decodes the index of a frozen copy, strictly. It returns the entries, and whether entries were left out of it.
+// parseIndex decodes an index that packIndex has encoded, strictly. It returns the entries, and whether some were left out of it.
 func parseIndex(data []byte) ([]Entry, bool, error) {
 	bad := fsat.Malformed("the index of a review")
 	body, ok := fsat.Unseal(data, frozenMagic)

@@ -84,7 +84,7 @@ func (d *Driver) image(ref, content string, conf caisson.ImageConfig, binds []ca
 	}, nil
 }
 
-// Host returns an image with one layer, whose content is the version of the host's programs, and with an empty /usr.
+// Host returns an image with one layer, whose file /image has the version of the host's programs, and with an empty /usr.
 func (d *Driver) Host(ctx context.Context) (*caisson.Image, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -18,7 +18,7 @@ import (
 // The names of the checks of commits, used in [caisson.Finding].Check. Findings about files also have those of package check.
 const (
 	CheckName   = "name"   // check of commits' messages and authors for unsafe characters, and of the refs that a push may move
-	CheckType   = "type"   // check of the form of commits and pushes, and of submodules
+	CheckType   = "type"   // check of the form of commits and pushes, of submodules, and of the template of a pull request
 	checkSize   = "size"   // check of the size of a commit, and of the number of its changes
 	checkSecret = "secret" // check of possible secrets in a commit's message
 	checkPath   = "path"   // check of paths and other settings of submodules in .gitmodules

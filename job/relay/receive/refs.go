@@ -57,7 +57,7 @@ func (p *pushState) commit(ctx context.Context, q *quarantine.Quarantine, todo [
 	return caisson.Wrap(errors.Join(err, errors.New(text)), caisson.Internal, "the branches cannot be moved")
 }
 
-// refCommands returns the input for git update-ref that moves or deletes the refs of todo if they still have their old values.
+// refCommands returns the input for git update-ref that creates, moves or deletes the refs of todo if they have their old values.
 func refCommands(todo []*pushCommand) string {
 	var b strings.Builder
 	for _, c := range todo {
