@@ -39,7 +39,7 @@ func (t tokens) RemoveToken(ctx context.Context, id caisson.ID) error {
 // daemon implements [caisson.Daemon] by requests to a daemon.
 type daemon struct{ c *requester }
 
-// Info implements [caisson.Daemon]. It returns the daemon's version, and the capabilities of its host.
+// Info implements [caisson.Daemon]. It returns the daemon's version, and the capabilities of its runtime.
 func (d daemon) Info(ctx context.Context) (*caisson.Info, error) {
 	return call[*caisson.Info](ctx, d.c, get("info"))
 }

@@ -44,8 +44,8 @@ func (w workspaces) withDirectory(ctx context.Context, dir caisson.Handle) (http
 	return header, w.c.passHandles(ctx, []caisson.Handle{dir}, header)
 }
 
-// Sync implements [caisson.Workspaces]. It closes req.Directory. A repeated call with the same key of [WithIdempotencyKey]
-// returns the receipt of the first one, and applies nothing.
+// Sync implements [caisson.Workspaces]. It closes req.Directory. If a call with a key of [WithIdempotencyKey] was successful, a
+// repeated call with this key returns the same receipt, and applies nothing.
 func (w workspaces) Sync(ctx context.Context, ref string, req caisson.SyncRequest) (*caisson.SyncReceipt, error) {
 	header, err := w.withDirectory(ctx, req.Directory)
 	if err != nil {

@@ -15,7 +15,7 @@ func withoutInput[T any](do func(context.Context) (T, error)) func(context.Conte
 	return func(ctx context.Context, _ *struct{}) (T, error) { return do(ctx) }
 }
 
-// A refParam is the part of a path that refers to an object. Its method returns the object's name or, if the core accepts it, id.
+// A refParam is the part of a path that refers to an object. Its method returns the name or, if the core accepts ids, the id.
 type refParam interface{ ref() string }
 
 // byRef returns a handler that calls do with the reference in the path.

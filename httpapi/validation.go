@@ -86,7 +86,7 @@ func invalidError(m *huma.ErrorModel) error {
 		msg = "is not a size; write a number of bytes, or for example 512M or 2GiB"
 	case msg == validation.MsgExpectedMatchExactlyOneSchema: // schemas of which exactly one must match occur only for ports
 		msg = "is not a port or a range of ports; write for example 443 or 8000-8010"
-	case strings.HasSuffix(msg, `, "`): // the last value that msg lists is "", which is removed from msg
+	case strings.HasSuffix(msg, `, "`): // the last value that msg lists is "", the default; it is removed from msg
 		msg = strings.TrimSuffix(msg, `, "`) + `"`
 	case strings.HasPrefix(msg, required[0]) && strings.HasSuffix(msg, required[1]):
 		name := strings.TrimSuffix(strings.TrimPrefix(msg, required[0]), required[1])

@@ -39,7 +39,7 @@ type options struct {
 	// are the lines of the table of results. out is the file to which the rows are also written as JSON; "" for none. dir is the
 	// directory for the files of the measurements; "" for the system's temporary directory.
 	bin, rows, out, dir string
-	n                   int // number of samples for each row that is quick to measure; other rows have a fraction of it
+	n                   int // number of samples for most quick rows; very quick rows have a multiple of it, slow rows a fraction
 }
 
 func main() {

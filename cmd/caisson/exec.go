@@ -22,8 +22,8 @@ type startFlags struct {
 	registryLogin
 }
 
-// request returns req with the environment, working directory, user and time limit that the flags specify. Errors refer to the
-// help of the command, "exec" or "shell".
+// request returns req with the environment, working directory, user and time limit that the flags specify. Usage errors refer
+// to the help of the command, "exec" or "shell".
 func (s *startFlags) request(a *app, command string, req caisson.ExecRequest) (_ caisson.ExecRequest, err error) {
 	if !s.Rm && !reflect.ValueOf(s.sandboxFlags).IsZero() {
 		return req, usagef(command, "flags for a new sandbox need --rm")

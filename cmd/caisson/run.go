@@ -9,7 +9,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// runCmd starts a run of an agent. Interact and TTY must be set together: they connect this terminal to the agent's interface.
+// runCmd starts a run of an agent. Interact and TTY must be set together: then the run is interactive.
 type runCmd struct {
 	Agent     string           `arg:"" help:"Id of the agent; see agent ls." complete:"agent"`
 	Prompt    []string         `arg:"" optional:"" help:"The task; without it, the task is read from --file or standard input."`

@@ -24,7 +24,7 @@ func (c *anyLogsCmd) Help() string {
 			"caisson logs --stream egress rn-abcdefghijklmnop", "caisson logs -f web")
 }
 
-// ProvideID returns the id of the run, or "" if the target is a sandbox; --stream is then an error.
+// ProvideID returns the id of the run, or "" if the target is a sandbox; any --stream but stdout is then an error.
 func (c *anyLogsCmd) ProvideID() (caisson.ID, error) {
 	switch {
 	case strings.HasPrefix(c.Target, caisson.RunPrefix+"-"):

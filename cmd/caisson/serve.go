@@ -185,11 +185,11 @@ func listenTCP(cfg *config) (net.Listener, error) {
 	return tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}), nil
 }
 
-// requestCounter counts the active requests, and records how long there has been none.
+// requestCounter counts the active requests, and records since when there has been none.
 type requestCounter struct {
 	mu         sync.Mutex
 	active     int       // number of active requests; guarded by mu
-	lastChange time.Time // when active last changed: if it is 0, when the last request ended; guarded by mu
+	lastChange time.Time // when a request last began or ended, or when stopWhenIdle began; guarded by mu
 }
 
 // count returns a handler that counts the requests to h.

@@ -42,7 +42,7 @@ type fileStamp struct {
 	mtime time.Time // modification time of the file
 }
 
-// stampOf returns the size and the modification time of a file, or zero values if the file cannot be read or does not exist.
+// stampOf returns the size and the modification time of a file, or zero values if it does not exist or stat fails.
 func stampOf(file string) fileStamp {
 	info, err := os.Stat(file)
 	if err != nil {
