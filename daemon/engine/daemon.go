@@ -24,7 +24,7 @@ func (e *Engine) Info(context.Context) (*caisson.Info, error) {
 	}, nil
 }
 
-// Status implements [caisson.Daemon]: it returns the process id and the settings of the daemon, and the numbers of its objects.
+// Status implements [caisson.Daemon]: it returns the daemon's process id, settings and accounts, and counts sandboxes and runs.
 func (e *Engine) Status(ctx context.Context) (*caisson.DaemonStatus, error) {
 	if err := caisson.LocalOnly(ctx); err != nil {
 		return nil, err

@@ -18,11 +18,11 @@ type masker struct {
 	hide []string       // patterns of the names of hidden files
 }
 
-// Mask returns a mask that hides the files that match a pattern in m.hide and none in show.
+// Mask returns a mask that hides the files that match a pattern in m.hide and none in show, except templates like .env.example.
 func (m masker) Mask(show []string) (*namemask.Mask, error) { return baseline.NewMask(m.hide, show) }
 
-// MaskArchive copies a client's tar archive from in to out, without the files that match a pattern in m.hide and none in show. It
-// writes at most most bytes. It returns the first paths that it left out, and the number of all of these paths.
+// MaskArchive copies a client's tar archive from in to out, without the files that the mask of Mask hides. It writes at most most
+// bytes. It returns the first paths that it left out, and the number of all of these paths.
 func (m masker) MaskArchive(ctx context.Context, show []string, in io.Reader, out *os.File, most int64) ([]string, int, error) {
 	left, err := baseline.MaskArchive(ctx, m.jobs, m.hide, show, in, out, most)
 	return left.Hidden, left.Count, err

@@ -44,7 +44,7 @@ type box struct {
 	prompted      bool               // the agent has had a prompt in the sandbox, so a session can continue in it
 }
 
-// agentOutput is what an attempt records about the output of the agent, for its result.
+// agentOutput is what an attempt records about the output of the agent, for its result and for the output limit.
 type agentOutput struct {
 	answer              strings.Builder // the text that the agent has written so far
 	eventBytes          int64           // size of the agent's events in bytes, as counted for the output limit

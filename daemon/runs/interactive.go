@@ -107,7 +107,7 @@ func (i *interactive) rejoin(ctx context.Context, x *attempt) error {
 		x.box.repo = &caisson.RepoGrant{} // an earlier daemon granted access before it opened the terminal
 	}
 	if r.Request.Keep {
-		x.box.earlierPIDs = map[int]bool{} // it is unknown which are the agent's, so all are killed when the attempt ends
+		x.box.earlierPIDs = map[int]bool{} // the agent's processes are unknown, so at the end none is spared as an earlier one
 	}
 	x.addVersions(map[string]string{"digest": x.box.sandbox.Spec.Digest})
 	ctx, cancel := context.WithDeadlineCause(ctx, r.Deadline, errDeadline)

@@ -128,8 +128,8 @@ func newTrace() string {
 	return hex.EncodeToString(b[:])
 }
 
-// planWorkspace sets Kind and Sync of a request: how its directory becomes the workspace, and how changes get back to the
-// directory. A request for a volume is only validated.
+// planWorkspace sets Kind and Sync of a request with a directory: how the directory becomes the workspace, and how changes get
+// back to the directory. Kind and Sync of other requests are only validated.
 func (p *planner) planWorkspace(req *caisson.RunRequest, a *caisson.Agent) error {
 	if req.Kind == caisson.WorkspaceVolume {
 		return checkVolume(req)
@@ -193,7 +193,7 @@ func checkHidden(req *caisson.RunRequest) error {
 // maxHidden is the maximum number of files that a client can report as left out.
 const maxHidden = 5_000_000
 
-// checkRepo returns an error if a run cannot have the repository that its request names. It plans nothing else.
+// checkRepo returns an error if a run cannot have the repository that its request names. It does not change the request.
 func (p *planner) checkRepo(ctx context.Context, caller caisson.Caller, req *caisson.RunRequest) error {
 	switch {
 	case req.Repo == nil:

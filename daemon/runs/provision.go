@@ -252,7 +252,7 @@ func (p *provisioner) copyIn(ctx context.Context, x *attempt) error {
 	return p.files.MoveFile(ctx, box, path.Join(parent, workspaceName), dir)
 }
 
-// clone grants the attempt's sandbox access to the run's repository, and clones that into the workspace, if the run has one.
+// clone grants the attempt's sandbox access to the run's repository, and clones it into the workspace, if there is a repository.
 func (p *provisioner) clone(ctx context.Context, x *attempt) error {
 	req := x.r.Request.Repo
 	if req == nil {

@@ -45,7 +45,7 @@ func (t *retrier) whileFull(ctx context.Context, x *attempt, f func() error) err
 	}
 }
 
-// busyTimeout is how long an operation is retried while another operation changes the sandbox, or the wire process restarts.
+// busyTimeout is how long an operation is retried that returns Conflict, because another one changes the sandbox, or Unavailable.
 const busyTimeout = 10 * time.Second
 
 // whileBusy retries f while the host is full, and for up to busyTimeout while f returns Conflict or Unavailable.

@@ -48,7 +48,7 @@ func (d *directories) makeParent() error { return d.root.MkdirAll("runs", 0o700)
 // removeDir removes the directory of a run.
 func (d *directories) removeDir(id caisson.ID) error { return d.root.RemoveAll(runDir(id)) }
 
-// storeWorkspace stores the files for the run's workspace as an archive, or the path of the directory if that is to be mounted.
+// storeWorkspace stores the files for the run's workspace as an archive, or the path and inode of a directory to be mounted.
 func (d *directories) storeWorkspace(ctx context.Context, r *caisson.Run) error {
 	if r.Request.Directory == nil || r.Request.Kind == caisson.WorkspaceCopy {
 		return d.storeContents(ctx, r)
@@ -176,7 +176,7 @@ const archiveGrowth = 4
 const diskReserve = 1 << 30
 
 // checkCapacity returns how many bytes may be stored for a run now. Returns Exhausted if the run cannot be queued, so that the
-// contents of its workspace are not read in vain. It looks at 1,000 runs; the limit is checked again when the run is stored.
+// contents of its workspace are not read in vain. It looks at up to 1,000 runs; storing the run checks the limit again.
 func (d *directories) checkCapacity(ctx context.Context, r *caisson.Run) (int64, error) {
 	unended, _, err := d.runs.List(ctx, caisson.In(r.Account), caisson.RunFilter{
 		States: []caisson.RunState{caisson.RunQueued, caisson.RunStarting, caisson.RunRunning}, Limit: 1000,

@@ -43,7 +43,7 @@ func (b *builder) check(a caisson.Agent) error {
 // preparedTemplate is a template that is built, so that sandboxes of an agent can be created from it.
 type preparedTemplate struct {
 	name string // name of the template
-	key  string // hash of the inputs of its build, or of the image reference if it needs no build
+	key  string // hash of the inputs of its build, or of the image reference if it needs no build; "" if the run names an image
 }
 
 // templatePrefix is the prefix of the names of agents' templates.

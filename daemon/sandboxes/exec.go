@@ -92,7 +92,7 @@ func (e reasonedProcess) Close() error {
 	return e.Process.Close()
 }
 
-// Wait returns how the process ended. If its exit code is unknown, the status has the reason why the process or sandbox ended.
+// Wait returns how the process ended. If its exit code is unknown, the status has the reason why the sandbox ended, if it did.
 func (e reasonedProcess) Wait(ctx context.Context) (caisson.ExitStatus, error) {
 	status, err := e.Process.Wait(ctx)
 	if err == nil && status.Unknown {

@@ -40,7 +40,7 @@ func (k *keeper) take(ctx context.Context, sb *caisson.Sandbox, req caisson.Snap
 	if err := k.workspaces.prepareSnapshotSpec(sb, snap); err != nil {
 		return nil, err
 	}
-	defer k.unstored.hold(snap.ID)() // garbage collection keeps the files of a snapshot that is not in the store yet
+	defer k.unstored.hold(snap.ID)() // so that garbage collection keeps its files until it is in the store
 	dir := k.dirs.snapshotDir(snap.ID)
 	if err := k.captures.captureAll(ctx, sb, dir, snap.Memory); err != nil {
 		return nil, err

@@ -196,7 +196,7 @@ type follower struct {
 }
 
 const (
-	followPause    = time.Second // pause before a lost connection to a supervisor is made again; doubles after each further loss
+	followPause    = time.Second // pause before a lost connection to a supervisor is made again; doubles each time
 	maxFollowPause = time.Minute // maximum of this pause; it is followPause again after a connection that lasted longer than this
 	// crashLoop is the number of consecutive failures of a service after which an event is published.
 	crashLoop = 3
