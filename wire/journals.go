@@ -10,7 +10,7 @@ import (
 	caisson "github.com/caisson-dev/caisson"
 )
 
-// rotateInterval is the minimum time after which a wire process gets another journal.
+// rotateInterval is the minimum time between two replacements of a wire process's journal.
 const rotateInterval = time.Second
 
 // rotate passes the wire process a new journal for each value that it receives from asked, at most one per rotateInterval, until

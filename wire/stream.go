@@ -35,10 +35,10 @@ func newStreamLimiter() *limiter { return newLimiter(maxStreams, maxAllStreams) 
 type stream struct {
 	*net.UnixConn
 	once sync.Once // makes Close act only once
-	done func()    // makes the stream no longer count against the limits on open streams
+	done func()    // ends the count of the stream in the wire process's limiter
 }
 
-// Close closes the stream, which then no longer counts against the limits on open streams. Further calls return net.ErrClosed.
+// Close closes the stream, which the wire process then no longer counts as open. Further calls return net.ErrClosed.
 func (s *stream) Close() error {
 	err := net.ErrClosed
 	s.once.Do(func() {

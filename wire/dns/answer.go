@@ -261,7 +261,7 @@ func failureText(err error) string {
 	return truncate(caisson.MessageOf(err), maxText)
 }
 
-// blocked returns a reply with the extended error "blocked", whose text has v's reason and, unless name is "", also name.
+// blocked returns a reply with the extended error "blocked", whose text is what explain returns for v and name; name may be "".
 func (r *Resolver) blocked(rcode int, v caisson.Verdict, name string) reply {
 	return reply{rcode: rcode, code: int(dns.ExtendedErrorCodeBlocked), text: r.explain(v, name)}
 }

@@ -26,7 +26,7 @@ const (
 	tryTimeout      = 1500 * time.Millisecond      // time limit of one exchange with one server
 	cacheSize       = 4096                         // answers in the cache, of a few hundred bytes each
 	maxFlights      = 1024                         // concurrent lookups that query name servers, each with one socket
-	reservedFlights = 128                          // lookups of maxFlights kept for hosts in the configuration, as of providers
+	reservedFlights = 128                          // part of maxFlights kept for hosts of the configuration, such as a provider's
 	maxGuestFlights = maxFlights - reservedFlights // concurrent lookups of names for all sandboxes together
 
 	minTTL      = 5 * time.Second // shortest time in the cache; shorter ones would cause unlimited upstream queries

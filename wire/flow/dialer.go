@@ -23,7 +23,7 @@ const (
 // NewDialer returns a Dialer that uses the host's network. It calls settings for each dial.
 func NewDialer(settings func() Settings) Dialer { return &hostDialer{settings} }
 
-// Settings tell a [Dialer] which addresses this machine has, and where it must not connect to.
+// Settings tell a [Dialer] how to recognize addresses of this machine, and where it must not connect to.
 type Settings struct {
 	Host reach.Host // determines which addresses are those of this machine
 	// Forbidden are destinations that no policy can allow; an unspecified address stands for all addresses of this machine.
@@ -33,7 +33,7 @@ type Settings struct {
 // A hostDialer is a Dialer that connects over the host's network.
 type hostDialer struct{ settings func() Settings }
 
-// Own implements [Dialer], with the host's addresses in the current settings.
+// Own implements [Dialer], with Host of the current settings.
 func (d *hostDialer) Own(addr netip.Addr) (bool, error) { return d.settings().Host.IsOwn(addr) }
 
 // DialTCP connects to dst, unless that is forbidden.

@@ -26,7 +26,7 @@ type flow struct {
 
 	mu        sync.Mutex
 	hostOwned bool            // the destination is an address of the host; guarded by mu
-	verdict   caisson.Verdict // the policy's latest verdict on the flow; guarded by mu
+	verdict   caisson.Verdict // the result of the latest decide or redecide; guarded by mu
 	accepted  bool            // the flow was reported as allowed; guarded by mu
 	lastName  string          // last host name that the sandbox sent, in TLS or HTTP; "" if none; guarded by mu
 	ended     bool            // end was called; guarded by mu

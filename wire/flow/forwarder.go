@@ -45,8 +45,8 @@ type Forwarder struct {
 	work   sync.WaitGroup     // flows, handshakes and queries, for which Close waits
 
 	inFlight atomic.Int64 // connections being decided, dialled or accepted
-	// Numbers of flows: allowed, denied, allowed but not connected (failed), refused because too many are open (limited), or ignored
-	// because too many began at once (dropped, also queries). requests counts refused HTTP requests and TLS handshakes.
+	// Numbers of flows: allowed, denied, allowed but not connected (failed), refused by a limit (limited), or ignored because
+	// of the rate of new ones (dropped; also queries beyond their limit). requests counts refused HTTP requests and TLS handshakes.
 	allowed, denied, failed, limited, dropped, requests atomic.Int64
 	bytesOut, bytesIn                                   atomic.Int64 // bytes of flows that have ended
 

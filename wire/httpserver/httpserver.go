@@ -77,7 +77,7 @@ func (s *Server) Serve(l net.Listener, secure bool) (err error) {
 	return err
 }
 
-// Close closes the listeners of all calls of Serve and all connections.
+// Close closes the listeners of all calls of Serve, and all connections except those that a handler has hijacked.
 func (s *Server) Close() error { return s.server.Close() }
 
 // loopback reports whether a is an address of the loopback device.

@@ -86,7 +86,7 @@ func refusalFor(err error) *refusal {
 	return &refusal{status: http.StatusBadGateway, msg: "the sandbox gave no valid answer"}
 }
 
-// maxText bounds the text of an error with which the ingress itself answers a request, in bytes.
+// maxText bounds the text of an error with which the ingress itself answers a request, in bytes before escaping.
 const maxText = 500
 
 // refuse answers with an error as one line of text. If an answer has begun, or the client has disconnected, it ends the

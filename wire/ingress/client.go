@@ -14,7 +14,7 @@ import (
 // deadlines bounds the time of each operation on the connection of a client. A deadline is removed when its operation ends,
 // because a deadline that passes ends the request even if no operation is in progress. Safe for concurrent use.
 type deadlines struct {
-	rc    *http.ResponseController // sets the deadlines of the connection
+	rc    *http.ResponseController // sets deadlines; also flushes and hijacks
 	times Times                    // how long the operations may take
 
 	mu     sync.Mutex
@@ -81,7 +81,7 @@ func (d *deadlines) write(f func()) {
 	}
 }
 
-// setWriteDeadlines sets the write deadline, and the read deadline if the body is unread and not being read. The caller must hold d.mu.
+// setWriteDeadlines sets the write deadline, and the read deadline if the body is unread and not being read; d.mu must be held.
 func (d *deadlines) setWriteDeadlines() {
 	if d.done {
 		return

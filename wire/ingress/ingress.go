@@ -287,7 +287,7 @@ func (g *Ingress) forward(c *call, out *responder, r *http.Request) {
 	g.proxy.ServeHTTP(out, r.WithContext(ctx))
 }
 
-// calls is the set of the HTTP requests of clients in progress. Safe for concurrent use.
+// calls is the set of the HTTP requests of clients that are being passed on to sandboxes. Safe for concurrent use.
 type calls struct {
 	mu   sync.Mutex
 	list map[*call]struct{} // the requests; guarded by mu
@@ -305,7 +305,7 @@ func (l *calls) remove(c *call) {
 	delete(l.list, c)
 }
 
-// revoke ends the requests in progress that t, the new table of routes, does not permit any more.
+// revoke ends the requests in l that t, the new table of routes, does not permit any more.
 func (l *calls) revoke(t *table) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

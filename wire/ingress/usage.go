@@ -91,7 +91,7 @@ func (u *usage) send(list func() []caisson.IngressUse) {
 	}
 }
 
-// close stops the timers of the reports, so that no more use of sandboxes is reported.
+// close stops the timers of the reports. A report that has already begun is still sent.
 func (u *usage) close() {
 	u.mu.Lock()
 	defer u.mu.Unlock()

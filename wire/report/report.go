@@ -288,7 +288,7 @@ func (r *Recorder) takeUnreported() (ds []caisson.Decision) {
 }
 
 // endWindow returns the decisions that were not passed on yet, and removes the sums of distinct decisions that did not occur in
-// this window. Another window follows if any sums are left, or limit, the maximum of distinct decisions in it, is reduced.
+// this window. Another window follows if any sums are left, or limit is still below maxDistinct.
 func (r *Recorder) endWindow() (ds []caisson.Decision) {
 	if r.closed {
 		return nil

@@ -40,7 +40,7 @@ type fromRemote struct{}
 const (
 	headerTimeout  = 10 * time.Second // for the arrival of a request's header
 	idleTimeout    = 2 * time.Minute  // for the next request on a connection
-	writeTimeout   = time.Minute      // for writing each part of an answer
+	writeTimeout   = time.Minute      // for writing each part of an answer over HTTP/2
 	maxConns       = 2048             // maximum number of connections at the same time
 	maxSourceConns = 256              // of these, maximum number from one IPv4 address or IPv6 /64 network
 )

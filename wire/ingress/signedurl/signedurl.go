@@ -78,7 +78,7 @@ func errInvalid() error {
 	return caisson.Errorf(caisson.Unauthed, "this is no valid signed URL; ask for a new one")
 }
 
-// parse decodes text, a token as Sign returns it, without verifying its signature. ok is false if it does not have that form.
+// parse decodes text, a token as Sign returns it, without verifying its signature. ok is false if it cannot be decoded.
 func parse(text string) (t Token, ok bool) {
 	fields := strings.Split(text[:min(len(text), maxText+1)], ".")
 	if len(text) > maxText || len(fields) != 6 || fields[0] != "1" {
