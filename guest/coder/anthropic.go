@@ -25,7 +25,7 @@ type anthropicRequest struct {
 	Stream     bool               `json:"stream"`                // the answer is to be streamed
 }
 
-// typeObject is a JSON object whose only field is "type", with which the API denotes a choice.
+// typeObject is a JSON object whose only field is "type": whether the model may call tools, or how a prefix is cached.
 type typeObject struct {
 	Type string `json:"type"`
 }

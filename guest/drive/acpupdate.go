@@ -140,7 +140,7 @@ func (c *acpClient) begin(call *acpCall) {
 	c.state.toolStart(call.ID, call.displayName(), args)
 }
 
-// displayName returns the name of the tool for users: the first that the agent has sent of its name, its kind and its title.
+// displayName returns the name of the tool for users: its name, else its kind unless that is other, else its title, or "tool".
 func (t *acpTool) displayName() string {
 	if t.Name == "" && t.Sort != "" && t.Sort != "other" {
 		return t.Sort

@@ -81,7 +81,7 @@ func newByPath(events map[string]string) (dialect, error) {
 // reportsEnd implements [dialect]: no line ends the turn.
 func (*byPath) reportsEnd() bool { return false }
 
-// line implements [dialect]: it updates s with one line, and reports whether the line has a value at any of the paths.
+// line implements [dialect]: it updates s with one line, and reports whether the paths and conditions select anything in it.
 func (p *byPath) line(raw []byte, s *turnState) bool {
 	var v any
 	if json.Unmarshal(raw, &v) != nil {

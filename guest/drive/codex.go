@@ -42,7 +42,7 @@ type codexItem struct {
 	} `json:"items"`
 }
 
-// line implements [dialect]: it updates s with one line, and reports whether Codex writes lines of its type.
+// line implements [dialect]: it updates s with one line, and reports whether the line has a type and form that Codex writes.
 func (c *codex) line(raw []byte, s *turnState) bool {
 	var e struct {
 		Type    string     `json:"type"`

@@ -68,7 +68,7 @@ func (s *turnState) report(u caisson.RunUsage) {
 	s.out.Usage(u)
 }
 
-// Run implements [Driver]. The dialect of the lines is the one that t.Events describes.
+// Run implements [Driver]. The dialect of the lines is the one that t.Events describes, or is detected if t.Events is empty.
 func (jsonlDriver) Run(ctx context.Context, t *task.Task, out Out) (TurnResult, error) {
 	d, err := newDialect(t.Events)
 	if err != nil {

@@ -14,7 +14,7 @@ type opencode struct{ used caisson.RunUsage }
 // reportsEnd implements [dialect]: no line ends the turn.
 func (*opencode) reportsEnd() bool { return false }
 
-// line implements [dialect]: it updates s with one line, and reports whether the line has a session id and a type of OpenCode.
+// line implements [dialect]: it updates s with one line, and reports whether it is a line of OpenCode, which has a session id.
 func (o *opencode) line(raw []byte, s *turnState) bool {
 	var l struct {
 		Type    string `json:"type"`

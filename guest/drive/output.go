@@ -169,7 +169,7 @@ func (o *output) writeEvent(e caisson.RunEvent) {
 	o.event(e)
 }
 
-// Status implements [Out]: it reports a phase of the task. An unknown one becomes "running"; a repetition is not written.
+// Status implements [Out]: it reports a phase of the task. An unknown one becomes "running"; an immediate repetition is dropped.
 func (o *output) Status(phase, label string) {
 	if !slices.Contains(task.Phases, phase) {
 		phase = "running"

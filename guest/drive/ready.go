@@ -21,7 +21,7 @@ const (
 	probeTimeout     = 2 * time.Second        // timeout of one request to the service
 )
 
-// awaitTime is how long [ExecWhenReady] waits for the service.
+// awaitTime is the longest time for which [ExecWhenReady] waits for the service.
 const awaitTime = 5 * time.Minute
 
 // ExecWhenReady waits until an agent's service answers a request for the URL args[0] with status 200, and then replaces this

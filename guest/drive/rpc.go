@@ -53,7 +53,7 @@ type rpc struct {
 	handle func(method string, params json.RawMessage) (any, error) // returns the result of a request or notification of the agent
 	send   chan []byte                                              // queue of encoded messages that the method write sends
 
-	mu      sync.Mutex                  // guards the fields below
+	mu      sync.Mutex                  // guards lastID and pending
 	lastID  int                         // id of the last request that the driver has sent
 	pending map[string]chan *rpcMessage // for each request without an answer, by id, the channel that receives the answer
 	closed  chan struct{}               // closed at the end of the input, while mu is held

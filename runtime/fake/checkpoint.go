@@ -35,7 +35,7 @@ type processMemory struct {
 	Dir    string   `json:"dir"`    // working directory in the sandbox
 	UID    int      `json:"uid"`    // user id in the sandbox
 	GID    int      `json:"gid"`    // group id in the sandbox
-	Origin origin   `json:"origin"` // "command": it descends from the command; "setsid": from an exec'd process, in a new session
+	Origin origin   `json:"origin"` // "command": the command or a descendant; "setsid": from an exec'd process, in a new session
 	Memory []byte   `json:"memory"` // memory of the program, in serialised form
 	Used   int64    `json:"used"`   // bytes of memory that the process has allocated
 }

@@ -82,8 +82,8 @@ func (o fileOutput) write(ctx context.Context, b []byte) (int, error) {
 func (o fileOutput) share() (output, error) { return newOutput(o.f) }
 func (o fileOutput) release()               { o.f.Close() }
 
-// A logOutput is the standard output and standard error of p: it appends them to p's log file inside the sandbox.
-type logOutput struct{ p *Proc } // p is the process that writes
+// A logOutput appends the standard output and standard error of p, and of children that share it, to p's log file in the sandbox.
+type logOutput struct{ p *Proc } // p is the process that was started with the log file
 
 func (o logOutput) write(_ context.Context, b []byte) (int, error) {
 	return o.p.sandbox.tree.writeFile(o.p.log, b, true, 0o600, o.p.user)

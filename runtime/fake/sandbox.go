@@ -29,7 +29,7 @@ type sandbox struct {
 	tree       *tree
 	out        output      // the command's standard output; its child processes write to it, too
 	errOut     output      // the command's standard error; its child processes write to it, too
-	barrier    stepBarrier // while it is closed, all processes wait; closed while the sandbox is frozen or captured
+	barrier    stepBarrier // while it is closed, no process begins a step; closed while the sandbox is frozen or captured
 	started    time.Time
 	done       chan struct{}  // closed when the sandbox is no longer running
 	goroutines sync.WaitGroup // goroutines of processes, and the one that flushes the mounted directories

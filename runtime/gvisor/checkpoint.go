@@ -121,7 +121,7 @@ func (s *sandbox) saveFiles(ctx context.Context, w *os.File) error {
 // contains as zeroes.
 const saveSlack = 1 << 30
 
-// saveLimit returns the maximum bytes of an archive of the sandbox's files: its disk limit, or the default one, and saveSlack.
+// saveLimit returns the maximum size in bytes of an archive of the sandbox's files: the disk limit or the default, and saveSlack.
 func (s *sandbox) saveLimit() int64 {
 	if s.state.Disk == 0 {
 		return int64(caisson.DefaultResources().Disk) + saveSlack

@@ -38,9 +38,9 @@ func (r *Runtime) Dial(ctx context.Context, id caisson.ID, network, address stri
 	return ours, nil
 }
 
-// startDial tells the sandbox's sentry to connect to address and to copy data between the server and the socket theirs. It
-// returns before the sentry has connected. It holds the lock of s.freezer until it returns, so that a checkpoint that comes later
-// finds the connection and ends it.
+// startDial tells the sandbox's sentry to connect to address and to copy data between the server and the socket theirs.
+// Meanwhile it holds the lock of s.freezer, so that a checkpoint that comes later finds the connection and ends it. It returns
+// before the sentry has connected, so that it holds the lock only briefly.
 func startDial(ctx context.Context, s *sandbox, network, address string, theirs *os.File) error {
 	frozen, unlock, err := s.lockFrozen(ctx)
 	if err != nil {

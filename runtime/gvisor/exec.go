@@ -30,7 +30,7 @@ type session struct {
 	cancel    context.CancelFunc // makes the goroutine of wait return
 	ended     chan struct{}      // closed after status and err are set
 	status    caisson.ExitStatus // how the process has ended
-	err       error              // why status is not known; nil if it is known
+	err       error              // why status is not set; nil if it is set
 	closeOnce sync.Once          // makes only the first call of Close take effect
 }
 

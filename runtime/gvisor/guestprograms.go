@@ -16,8 +16,8 @@ type guestProgram struct {
 	program []byte // content of the executable
 }
 
-// readGuestPrograms reads the programs for every sandbox: guestd from the file inside, and the built-in coding agent from the
-// file agent, unless agent is "".
+// readGuestPrograms returns the programs for every sandbox: init, guestd from the file inside, and the built-in coding agent from
+// the file agent, unless agent is "".
 func readGuestPrograms(inside, agent string) ([]guestProgram, error) {
 	tools := []guestProgram{{initPath, initProgram()}}
 	for _, t := range []struct{ path, source string }{{guestdPath, inside}, {coderPath, agent}} {

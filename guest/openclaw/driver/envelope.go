@@ -15,7 +15,7 @@ import (
 type envelope struct {
 	Status  string   `json:"status"`  // ok, or OpenClaw's keyword for a failure
 	Summary string   `json:"summary"` // message of OpenClaw about the turn
-	Result  *outcome `json:"result"`  // the outcome in the form with status; the other forms have it at the top level
+	Result  *outcome `json:"result"`  // the outcome in the form with status; the form with payloads has it at the top level
 	outcome
 	OK    *bool      `json:"ok"`             // in the form with ok: whether the turn has succeeded
 	Final *string    `json:"final"`          // in the form with ok: text of the answer

@@ -47,7 +47,7 @@ func (t *Table) Encode() []byte {
 var errMalformed = errors.New("the sandbox's list of the processes that wrote its files is malformed")
 
 // Decode decodes the table of last changes that an untrusted sandbox has sent. It returns an error unless all paths are clean,
-// relative and different. Commands are returned as printable text. dropped is the number of paths that the table had no room for.
+// relative and different. Commands are returned as printable text. dropped is the number of paths that the table has dropped.
 func Decode(b []byte) (records []Record, dropped uint64, err error) {
 	if len(b) > MaxEncoded || len(b) < len(magic)+12 || string(b[:len(magic)]) != magic {
 		return nil, 0, errMalformed

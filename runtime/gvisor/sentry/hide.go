@@ -135,7 +135,7 @@ func readHidden(args []string) (hidden map[string]Hidden, targets []string, err 
 }
 
 // installNameFilter makes this gofer hide the names that hidden describes by the mount point of their workspace, and serve only
-// the mount points targets, / and /dev. It must run before the gofer changes its root from the launcher's file system.
+// the mount points targets, / and /dev, unless hidden is empty. It must run before the gofer leaves the launcher's file system.
 func installNameFilter(hidden map[string]Hidden, targets []string) error {
 	if len(hidden) == 0 {
 		return nil

@@ -73,7 +73,7 @@ func readRecordTargets(args []string) (targets []string, err error) {
 	return annotatedTargets(spec)
 }
 
-// annotatedTargets returns the mount points of the workspaces in which, by the annotation of spec, changes of files are recorded.
+// annotatedTargets returns the mount points, by the annotation of spec, of workspaces in which changes are recorded; nil if none.
 func annotatedTargets(spec *specs.Spec) (targets []string, err error) {
 	v, ok := spec.Annotations[RecordAnnotation]
 	if !ok {

@@ -125,7 +125,7 @@ func (r *pidRenamer) wrapSetForeground(original kernel.SyscallFn) kernel.Syscall
 	}
 }
 
-// loadIdentities loads the additional PIDs and, if r.reseed is set, gives every process a new PID. It runs once after a restore.
+// loadIdentities loads the additional PIDs and, if r.reseed is set, gives the processes except init and execs new PIDs, once.
 func (r *pidRenamer) loadIdentities(t *kernel.Task) {
 	r.once.Do(func() {
 		k := t.Kernel()
