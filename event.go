@@ -55,7 +55,7 @@ type AuditReport struct {
 	Events int64  `json:"events" doc:"How many were verified"`
 	First  int64  `json:"first" doc:"Seq of the oldest that is kept"`
 	Last   int64  `json:"last" doc:"Seq of the newest"`
-	Head   string `json:"head" doc:"Seq and hash of the newest, as 17:9f86…; noted elsewhere, it shows later whether the record was put back to an earlier one"`
+	Head   string `json:"head" doc:"Seq and hash of the newest, as 17:9f86…; noted elsewhere, it shows later whether the audit log was put back to an earlier one"`
 	// Problem describes which event was tampered with and how; empty if none was.
 	Problem string `json:"problem,omitempty"`
 }

@@ -147,7 +147,7 @@ type RunResult struct {
 	Phases   []Phase           `json:"phases,omitempty" doc:"Time spent in each phase"`
 	Warm     bool              `json:"warm" doc:"Whether it began as a fork of the warm snapshot"`
 	Versions map[string]string `json:"versions,omitempty" doc:"agent, digest, caisson, driver"` // digest: of the root file system
-	Changes  []FileChange      `json:"changes,omitempty" doc:"Changes in its workspace, as reported by the sandbox; at most 1000"`
+	Changes  []FileChange      `json:"changes,omitempty" doc:"Changes in its workspace; at most 1000"`
 	// Patch contains the changes of small text files as a unified diff.
 	Patch  string      `json:"patch,omitempty" doc:"The changes as a unified diff, as far as they are small text"`
 	Exit   *ExitStatus `json:"exit,omitempty" doc:"Of the agent's program"`

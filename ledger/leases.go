@@ -253,7 +253,7 @@ func (p *segment) renewLease(b *leasedBudget, need, want caisson.Amount) {
 	defer cancel()
 	lease, err := p.lessor.Lease(ctx, b.account, b.key, need, want)
 	if err == nil && !lease.Unlimited && (!lease.Granted.Covers(caisson.Amount{}) || !want.Covers(lease.Granted)) {
-		err = caisson.Errorf(caisson.Internal, "the lessor granted a lease that was not requested")
+		err = caisson.Errorf(caisson.Internal, "the lessor granted a lease of an invalid amount")
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -134,5 +134,5 @@ func tamperError(r *caisson.AuditReport) error {
 	if r.Problem == "" {
 		return nil
 	}
-	return caisson.Errorf(caisson.Conflict, "the record of events was tampered with: %s", r.Problem)
+	return caisson.Errorf(caisson.Conflict, "the audit log was tampered with: %s", r.Problem)
 }

@@ -64,21 +64,21 @@ var tampering = []struct {
 	{"the last removed", `DELETE FROM event WHERE seq = 20`, "event 20 is missing"},
 	{"the last removed without a trace", `DELETE FROM event WHERE seq > 18; UPDATE sqlite_sequence SET seq = 18 WHERE name = 'event'`, "the events 19 to 20 are missing"},
 	{"the last removed and the end moved back", `DELETE FROM event WHERE seq > 18; UPDATE sqlite_sequence SET seq = 18 WHERE name = 'event';
-		UPDATE event_head SET seq = 18, hash = (SELECT hash FROM event WHERE seq = 18)`, "the end of the record was changed"},
+		UPDATE event_head SET seq = 18, hash = (SELECT hash FROM event WHERE seq = 18)`, "the end of the audit log was changed"},
 	{"all removed", `DELETE FROM event`, "the events 6 to 9 are missing"},
-	{"all removed, and that there were any", `DELETE FROM event; DELETE FROM event_gap; DELETE FROM event_head; DELETE FROM sqlite_sequence`, "the end of the record is missing"},
+	{"all removed, and that there were any", `DELETE FROM event; DELETE FROM event_gap; DELETE FROM event_head; DELETE FROM sqlite_sequence`, "the end of the audit log is missing"},
 	{"all removed, as if trimmed", `DELETE FROM event; UPDATE event_gap SET last = 20 WHERE first = 10`, "were trimmed was changed"},
 	{"two exchanged", `UPDATE event SET seq = -1 WHERE seq = 12; UPDATE event SET seq = 12 WHERE seq = 13; UPDATE event SET seq = 13 WHERE seq = -1`, "event 12 is not"},
 	{"two exchanged with their hashes in place", `UPDATE event SET doc = (SELECT doc FROM event e WHERE e.seq = 25 - event.seq) WHERE seq IN (12, 13)`, "event 12 is not"},
 	{"one added at the end", `INSERT INTO event (at, account, subject, doc, hash) SELECT at, account, subject, doc, hash FROM event WHERE seq = 20`, "event 21 is not"},
 	{"one added at the end, with the end", `INSERT INTO event (at, account, subject, doc, hash) SELECT at, account, subject, doc, randomblob(32) FROM event WHERE seq = 20;
-		UPDATE event_head SET seq = 21, hash = (SELECT hash FROM event WHERE seq = 21)`, "the end of the record was changed"},
+		UPDATE event_head SET seq = 21, hash = (SELECT hash FROM event WHERE seq = 21)`, "the end of the audit log was changed"},
 	{"one added where others were trimmed", `INSERT INTO event (seq, at, account, subject, doc, hash) SELECT 3, at, account, subject, doc, hash FROM event WHERE seq = 20`, "event 3 was added where"},
 	{"one added before everything", `INSERT INTO event (seq, at, account, subject, doc, hash) SELECT -3, at, account, subject, doc, hash FROM event WHERE seq = 20`, "event -3 was added"},
-	{"the end missing", `DELETE FROM event_head`, "the end of the record is missing"},
-	{"the end moved on", `UPDATE event_head SET seq = 21`, "the end of the record was changed"},
-	{"the end unsealed", `UPDATE event_head SET mac = x''`, "the end of the record was changed"},
-	{"a flaw put in", `UPDATE event_head SET flaw = 'x'`, "the end of the record was changed"},
+	{"the end missing", `DELETE FROM event_head`, "the end of the audit log is missing"},
+	{"the end moved on", `UPDATE event_head SET seq = 21`, "the end of the audit log was changed"},
+	{"the end unsealed", `UPDATE event_head SET mac = x''`, "the end of the audit log was changed"},
+	{"a flaw put in", `UPDATE event_head SET flaw = 'x'`, "the end of the audit log was changed"},
 	{"a gap missing", `DELETE FROM event_gap WHERE first = 10`, "event 10 is missing"},
 	{"a gap wider", `UPDATE event_gap SET last = 6 WHERE first = 1`, "that the events 1 to 6 were trimmed was changed"},
 	{"a gap wider and one removed", `DELETE FROM event WHERE seq = 11; UPDATE event_gap SET last = 11, hash = (SELECT hash FROM event WHERE seq = 12) WHERE first = 10`, "that the events 10 to 11 were trimmed was changed"},
@@ -162,7 +162,7 @@ func TestPromise8OtherDatabase(t *testing.T) {
 		for range 10 { // The copy grows beyond it.
 			must(t, s.Events().Append(t.Context(), &caisson.Event{At: day(21), Account: "b"}))
 		}
-		if r := verify(t, s, late.Head); !strings.Contains(r.Problem, "the record was replaced") {
+		if r := verify(t, s, late.Head); !strings.Contains(r.Problem, "the audit log was replaced") {
 			t.Errorf("later: %+v", r)
 		}
 	})

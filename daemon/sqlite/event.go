@@ -123,7 +123,7 @@ func (s *events) readHead(ctx context.Context, tx *sql.Tx) (head, error) {
 	broken := ""
 	switch {
 	case !found:
-		broken = "the end of the record was missing after event %d, when it was continued"
+		broken = "the end of the audit log was missing after event %d, when it was continued"
 	case !s.chain.validHead(h):
 		broken = "the end of the audit log at event %d, or the key, had been changed when the log was continued"
 	case newest != h.seq:
@@ -144,7 +144,7 @@ func (s *events) withFlaw(ctx context.Context, h head, flaw string) head {
 	if h.flaw == "" {
 		h.flaw = flaw
 	}
-	s.log.ErrorContext(ctx, "the record of events was tampered with; see caisson audit verify", "what", flaw)
+	s.log.ErrorContext(ctx, "the audit log was tampered with; see caisson audit verify", "what", flaw)
 	return h
 }
 

@@ -92,7 +92,7 @@ func open(ctx context.Context, c Config, migrations fs.FS) (_ *Store, err error)
 		return nil, err
 	}
 	if len(key.Reveal()) != keySize {
-		return nil, caisson.Invalidf("auditKey", "the key of the record of events must have %d bytes", keySize)
+		return nil, caisson.Invalidf("auditKey", "the key of the audit log must have %d bytes", keySize)
 	}
 	events := chain{[]byte(key.Reveal())}
 	d, err := openDB(ctx, c.Path, migrations, events.startChain(made), c.Log)

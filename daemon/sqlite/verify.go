@@ -72,7 +72,7 @@ func (w *chainWalk) compareWithHead(h head) (problem string) {
 	case !hmac.Equal(w.at.hash, h.hash):
 		return fmt.Sprintf("event %d is not the last one that was written", h.seq)
 	case w.notedHead != nil && w.notedHead.seq > h.seq:
-		return fmt.Sprintf("the record ends at event %d, before the noted head at event %d: it was put back to an earlier one", h.seq, w.notedHead.seq)
+		return fmt.Sprintf("the audit log ends at event %d, before the noted head at event %d: it was put back to an earlier one", h.seq, w.notedHead.seq)
 	}
 	return ""
 }
@@ -83,7 +83,7 @@ func (w *chainWalk) pass(seq int64, hash []byte) (problem string) {
 	w.at.seq, w.at.hash = seq, hash
 	if w.notedHead != nil && w.notedHead.seq == seq {
 		if !hmac.Equal(w.notedHead.hash, hash) {
-			return fmt.Sprintf("event %d differs from the event at the noted head: the record was replaced", seq)
+			return fmt.Sprintf("event %d differs from the event at the noted head: the audit log was replaced", seq)
 		}
 		w.notedHead = nil
 	}
@@ -135,9 +135,9 @@ func (s *events) verifyAll(ctx context.Context, tx *sql.Tx, w *chainWalk) (h hea
 	case err != nil:
 		return head{}, "", err
 	case !found:
-		return head{}, "the end of the record is missing", nil
+		return head{}, "the end of the audit log is missing", nil
 	case !s.chain.validHead(h):
-		return h, "the end of the record was changed, or the key is not the one that it was written with", nil
+		return h, "the end of the audit log was changed, or the key is not the one that it was written with", nil
 	case h.flaw != "":
 		return h, h.flaw, nil
 	}

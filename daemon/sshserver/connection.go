@@ -398,8 +398,8 @@ type processTree struct {
 	ref       string            // id or name of the sandbox
 }
 
-// maxRounds is the maximum number of times that kill lists the descendants of a process. Descendants are left after that only if
-// a hostile program starts processes very fast.
+// maxRounds is the maximum number of times that kill lists the descendants of a process. Descendants are left after that if a
+// hostile program starts processes very fast, or if the sandbox does not answer.
 const maxRounds = 20
 
 // listInterval is the time between two lists of the descendants of a process that is killed.

@@ -70,7 +70,7 @@ func (c *Core) detachStale(ctx context.Context, v *caisson.Volume) error {
 	if c.HasProcesses != nil {
 		// If processes of the sandbox could not be killed, they may still write to the volume.
 		if runs, err := c.HasProcesses(ctx, v.Sandbox); err != nil || runs {
-			c.Log.ErrorContext(ctx, "the sandbox of a volume was removed, but its processes may still run; the volume stays attached until the daemon finds at a start that they have ended", "volume", v.ID, "sandbox", v.Sandbox, "err", err)
+			c.Log.ErrorContext(ctx, "a volume belongs to a sandbox that no longer has it, but whose processes may still run; the volume stays attached until they have ended", "volume", v.ID, "sandbox", v.Sandbox, "err", err)
 			return nil
 		}
 	}
