@@ -42,9 +42,9 @@ type Files interface {
 	MoveFile(ctx context.Context, ref, from, to string) error               // renames a file or directory; Conflict if to exists
 	RemoveFile(ctx context.Context, ref, path string, recursive bool) error // recursive: removes a directory with its contents
 	// WatchFiles reports changes of path and of its entries, and with recursive of everything below it, until ctx ends, path is
-	// removed or the sandbox stops; the channel is then closed.
+	// removed or renamed, or the sandbox stops; the channel is then closed.
 	WatchFiles(ctx context.Context, ref, path string, recursive bool) (<-chan FileEvent, error)
-	// ReadTree streams the file or tree at path as a tar archive of files, directories and symlinks, relative to path's parent.
+	// ReadTree streams the file or tree at path as a tar of regular files, directories and symlinks, named from path's parent on.
 	ReadTree(ctx context.Context, ref, path string) (io.ReadCloser, error)
 	// WriteTree unpacks r, a tar archive of files, directories and symlinks, in the directory path. It replaces existing files.
 	WriteTree(ctx context.Context, ref, path string, r io.Reader) error

@@ -40,13 +40,13 @@ type ImageConfig struct {
 // An Image is a root file system that is present on this host.
 type Image struct {
 	Reference string    `json:"reference" doc:"As requested: host, docker.io/library/debian:12, dir:…, tar:…"`
-	Digest    string    `json:"digest"` // of an OCI image: of its manifest; of others: of their content
+	Digest    string    `json:"digest"` // of an OCI manifest; of host: of its files' metadata; of others: of their content
 	Account   string    `json:"account,omitempty" doc:"Account that owns it; empty for host"`
 	Size      Size      `json:"size" doc:"Bytes on disk of its layers, shared ones included"`
 	Layers    []string  `json:"layers" doc:"Digests of its layers, topmost first"`
 	Rootfs    Rootfs    `json:"rootfs,omitzero" doc:"Only in the store, never in answers"`
-	CreatedAt time.Time `json:"createdAt"` // when it was last pulled to this host
-	UsedAt    time.Time `json:"usedAt"`    // when it was last pulled, or selected for a sandbox or template
+	CreatedAt time.Time `json:"createdAt"` // when it was last pulled to this host; of host: when it was composed
+	UsedAt    time.Time `json:"usedAt"`    // when it was last pulled, or selected for a sandbox; of host: last requested
 }
 
 // RegistryAuth is a login to a registry; the zero value is anonymous.

@@ -133,7 +133,7 @@ type Decision struct {
 	Allowed  bool      `json:"allowed"`
 	Rule     int       `json:"rule" doc:"Position of the deciding rule, from 0; -1 if no rule decided"`
 	Reason   string    `json:"reason"`
-	Name     string    `json:"name,omitempty"` // DNS name or HTTP host of the destination, if it is known
+	Name     string    `json:"name,omitempty"` // name in the query or request; of a flow: the one that the rule matched, if any
 	Address  string    `json:"address,omitempty" doc:"Address and port"`
 	Protocol string    `json:"protocol,omitempty"`
 	Count    int64     `json:"count" doc:"How many equal ones this stands for, since it was last reported"`

@@ -188,7 +188,7 @@ type RepoAccess struct {
 	Account string            // owner of the repository and of the sandbox
 	Sandbox ID                // the sandbox that gets the access
 	Run     ID                // the run that the pushes belong to; empty for none
-	Session ID                // session of Run, whose runs all push to one branch; empty for none
+	Session ID                // session of Run, whose runs by default push to one branch; empty for none
 	Repo    RepoRequest       // the repository and its branches
 	Dir     string            // directory in the sandbox to clone into; empty means no clone
 	Warn    func(what string) // called with warnings; may be nil

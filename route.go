@@ -106,7 +106,7 @@ type RouteRequest struct {
 	Client   string    `json:"client" doc:"Address of the client"`
 	Method   string    `json:"method"`
 	Path     string    `json:"path" doc:"Without the query"`
-	Status   int       `json:"status"`   // HTTP status; 499 if the client disconnected or the request was cut off
+	Status   int       `json:"status"`   // HTTP status; 499 if the client left or the request was cut off before the answer
 	Duration Duration  `json:"duration"` // from the arrival of the request to the end of the answer
 	Bytes    Size      `json:"bytes" doc:"Size of the answer's body"`
 }

@@ -32,7 +32,7 @@ const (
 	RunNoCredits  = "insufficient_credits" // a budget that pays for the run is used up
 	RunAgentError = "agent_error"          // the agent's program failed, or ended without an answer
 	RunProvider   = "provider"             // a model provider refused its credential, failed, or could not be reached
-	RunInternal   = "internal"             // a fault of Caisson or its host
+	RunInternal   = "internal"             // any other error: a fault of Caisson or its host, or a remote service is unavailable
 )
 
 // A RunError is the reason why a run failed.
@@ -107,7 +107,7 @@ type Run struct {
 	Model        string      `json:"model,omitempty" doc:"Alias of the model that is used"`
 	HasWorkspace bool        `json:"hasWorkspace,omitempty" doc:"Whether files were given for its workspace"`
 	Hidden       []string    `json:"hidden,omitempty" doc:"Secret-looking files that were left out of the copy that its workspace was made of; at most 200 are listed. The workspace lists those of a mounted directory"`
-	HiddenCount  int         `json:"hiddenCount,omitempty"` // number of all files left out of that copy, in Hidden or not
+	HiddenCount  int         `json:"hiddenCount,omitempty"` // number of all paths left out of that copy, in Hidden or not
 	Local        bool        `json:"local,omitempty" doc:"Whether it was requested over the unix socket"`
 	Result       *RunResult  `json:"result,omitempty" doc:"Of the last attempt that ended"`
 	// Previous has the results of the attempts before the one of Result, oldest first.
@@ -166,7 +166,7 @@ type RunDelivery struct {
 	Branch string        `json:"branch,omitempty"` // branch of the remote that the commits are pushed to
 	Commit string        `json:"commit,omitempty"` // last commit as it is sent to the remote: rewritten as the Repo requires
 	URL    string        `json:"url,omitempty" doc:"Of the pull request, or else of the branch"`
-	Error  string        `json:"error,omitempty"` // why the last try failed
+	Error  string        `json:"error,omitempty"` // why the commits could not be fetched, or else Delivery.Error
 	// Left is the reason why a part of the agent's changes was not delivered, while the rest was; "" if there is no such part.
 	Left string `json:"left,omitempty" doc:"Why some of what the agent has done was not taken, although the rest was; it is in the run's sandbox"`
 }

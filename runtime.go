@@ -160,7 +160,7 @@ type Writer struct {
 	Command string `json:"command"` // program name, at most 16 bytes; unprintable characters are escaped
 }
 
-// RuntimeSpec is the configuration of a sandbox for a Runtime. Paths on the host are absolute, and Caisson has created them.
+// RuntimeSpec is the configuration of a sandbox for a Runtime. Paths on the host are absolute and come from Caisson only.
 type RuntimeSpec struct {
 	Hostname  string
 	UIDBase   uint32 // first host uid and gid of the account's range; guest ids 0 to 65535 are mapped there

@@ -72,11 +72,11 @@ type Workspace struct {
 
 	Files       int64    `json:"files" doc:"Entries in the directory when it was mounted"`
 	Hidden      []string `json:"hidden,omitempty" doc:"Secret-looking files that the sandbox does not see; at most 1000"`
-	HiddenCount int      `json:"hiddenCount,omitempty"` // number of all hidden files, listed in Hidden or not
+	HiddenCount int      `json:"hiddenCount,omitempty"` // number of hidden paths, in Hidden or not, without those below others
 	// Suspects are found by their names when the workspace is created. Those found by their content follow soon, in the
 	// result of GetWorkspace; Search is nil until then.
 	Suspects     []Suspect        `json:"suspects,omitempty" doc:"Files that the sandbox sees and that may contain secrets; at most 200. Lists have only those known by their names"`
-	SuspectCount int              `json:"suspectCount,omitempty"` // number of all files that may hold secrets, in Suspects or not
+	SuspectCount int              `json:"suspectCount,omitempty"` // number of all that were found, in Suspects or not
 	Search       *WorkspaceSearch `json:"search,omitempty" doc:"What was searched for secrets; absent while that is under way, and in lists"`
 	Changes      int              `json:"changes" doc:"Number of waiting changes at the last diff"`
 	Warning      string           `json:"warning,omitempty" doc:"Warnings for the user"`
@@ -176,7 +176,7 @@ type Change struct {
 	Process string `json:"process,omitempty" doc:"Process that last wrote it, as recorded by the sandbox's kernel: pid and command"`
 	// Hash identifies the reviewed type, mode and content of the file. A sync applies the change only if the hash is still the same.
 	Hash    string    `json:"hash"`
-	Binary  bool      `json:"binary,omitempty"` // the content is not text; it then has no numbers of lines and no patch
+	Binary  bool      `json:"binary,omitempty"` // the old or new content is not text or too large: no numbers of lines, no patch
 	Added   int       `json:"added,omitempty" doc:"Lines"`
 	Removed int       `json:"removed,omitempty"`                  // number of removed lines
 	Verdict string    `json:"verdict" enum:"pass,ask,deny,clash"` // the strictest verdict of the findings; pass if there are none

@@ -260,7 +260,7 @@ func (b *Book) Finish(ctx context.Context, journal caisson.ID) error {
 
 // Recover finishes the journals of earlier daemons. A journal that cannot be read does not prevent the start of the daemon: it is
 // renamed, and the leases of the meter that wrote it count as spent. A journal to which a process still writes is read as usual,
-// and finished at the next start. Recover returns only errors of the store, or of reading the directory of journals.
+// and finished at the next start. Recover returns errors of the store, of Owner, and of reading the directory of journals.
 func (b *Book) Recover(ctx context.Context) error {
 	files, err := fs.ReadDir(b.dir.FS(), journalDir)
 	if err != nil {

@@ -100,7 +100,7 @@ func (t *terms) invalidate() {
 	t.valid, t.err, t.refused = false, nil, nil
 }
 
-// fresh reports whether the last response of the lessor is valid and so recent (refusedTTL) that it is not requested again yet.
+// fresh reports whether t is valid and the lessor's last response so recent (refusedTTL) that the request is not repeated yet.
 func (t *terms) fresh(now time.Time) bool { return t.valid && now.Sub(t.checked) < refusedTTL }
 
 // exhausted reports whether nothing is left to lease of a limited quantity (dollars, tokens or calls) of which a call needs more

@@ -133,8 +133,8 @@ type record struct {
 	call   caisson.Call // only for kindBegin and kindSettle
 }
 
-// decodeRecord decodes the first record of a journal in b and returns it with its size in bytes. Returns errIncomplete if b ends
-// before the record does. Any other error means that no [Meter] has written the record.
+// decodeRecord decodes the record at the start of b, a part of a journal, and returns it with its size in bytes. Returns
+// errIncomplete if b ends before the record does. Any other error means that no [Meter] has written the record.
 func decodeRecord(b []byte) (r record, size int64, err error) {
 	if len(b) < frameBytes {
 		return r, 0, errIncomplete

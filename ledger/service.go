@@ -29,7 +29,7 @@ type Service struct {
 	book       *Book
 	store      caisson.LedgerStore
 	invalidate func(ctx context.Context, budgets ...string) error // makes all meters discard their state of these budgets
-	// spendLogs returns the spend logs of a LiteLLM proxy; nil if no provider is one.
+	// spendLogs returns the spend logs of a LiteLLM proxy; may be nil if no provider is one.
 	spendLogs func(ctx context.Context, provider, account string, since time.Time) ([]SpendLog, error)
 	account   func(ctx context.Context, name string) (*caisson.Account, error) // looks up an account
 	events    caisson.Publisher

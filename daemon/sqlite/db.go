@@ -139,7 +139,7 @@ func (d *db) writeFound(ctx context.Context, none error, stmt *sql.Stmt, args ..
 	return err
 }
 
-// explainRow converts the error of a query for one row: to none if it found no row, otherwise to one that suggests an action.
+// explainRow converts the error of a query for one row: to none if the query found no row, otherwise as explain does.
 func (d *db) explainRow(err, none error) error {
 	if errors.Is(err, sql.ErrNoRows) {
 		return none

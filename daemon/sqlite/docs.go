@@ -196,7 +196,7 @@ func newIDTable[T any](p *preparer, name string, t *idTable[T]) *idTable[T] {
 	return t
 }
 
-// byID is the function docs.find of an idTable: it returns the object whose ID is ref.
+// byID is the function docs.find of an idTable: it returns the object that get or, in a transaction, getTx finds for ref.
 func (t *idTable[T]) byID(ctx context.Context, tx *sql.Tx, in caisson.Scope, ref string) (row, error) {
 	stmt := t.get
 	if tx != nil {

@@ -130,7 +130,7 @@ func (l *ledger) grant(ctx context.Context, tx *sql.Tx, journal caisson.ID, b *c
 	if _, err := tx.StmtContext(ctx, l.insertJournal).ExecContext(ctx, string(journal)); err != nil {
 		return caisson.Lease{}, err
 	}
-	// An empty lease is also stored, with the time of the grant: only calls that begin later are deducted from leases.
+	// An empty lease is also stored: if it is the first one, its time is that from which on calls are deducted from the lease.
 	return lease, l.addLease(ctx, tx, journal, k, lease.Granted, now.UnixMicro())
 }
 

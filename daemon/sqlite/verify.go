@@ -9,7 +9,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// chainWalk follows the chain of events and compares it with the stored events and with gaps, the records of trimmed events.
+// chainWalk follows the chain of events from its start and compares it with the stored events and the records of trimmed events.
 type chainWalk struct {
 	chain     chain // Computes the hashes of events.
 	gaps      []gap // Records of trimmed events that are not checked yet, in order.
