@@ -141,7 +141,7 @@ func (s *suite) gateMount(ctx context.Context) error {
 }
 
 // mount adds the rows of the benchmark gateMount for the directory host: row, with the time to create a sandbox with host as
-// workspace, and row+".scan", with the time of the search for hidden files, which a worker job makes, as in the daemon.
+// workspace and run a process in it, and row+".scan", with the time of a worker job's search for hidden files, as in the daemon.
 func (s *suite) mount(ctx context.Context, row, host string, runner *worker.Runner, n int) error {
 	scan := func(ctx context.Context) error {
 		dir, err := os.Open(host)

@@ -40,7 +40,7 @@ type runsc struct {
 	root   string     // Directory of gVisor's flag --root.
 	cgroup string     // Parent of the containers' cgroups, relative to the root of each hierarchy.
 	flags  []string   // gVisor's flags in every call of runsc.
-	spec   specs.Spec // Spec of the containers; each has its own host name, cgroup, network namespace and arguments instead.
+	spec   specs.Spec // Spec of the containers; bundle replaces host name, cgroup, network namespace and, if given, arguments.
 
 	wires *wire.Manager // Wires of the containers.
 	end   func() error  // Stops the wire process that serves the wires.

@@ -117,8 +117,8 @@ type Header struct {
 	Version   string    `json:"version"` // version of Caisson
 	Schema    int       `json:"schema"`  // version of the store's schema
 	CreatedAt time.Time `json:"createdAt"`
-	// CredentialKey reports whether the archive contains the key that encrypts credentials. It does so if the key is a file of
-	// the data directory.
+	// CredentialKey reports whether the archive contains the key that encrypts credentials. It does so if the data directory
+	// has the file credential.key.
 	CredentialKey bool `json:"credentialKey"`
 }
 

@@ -37,8 +37,8 @@ type Connector struct {
 	connected map[caisson.ID]struct{}
 }
 
-// newConnector returns a Connector that has no connections yet. Operations that wake or resume sandboxes for requests run in
-// goroutines of background.
+// newConnector returns a Connector that has no connections yet. Operations that wake or resume sandboxes for requests have the
+// context of background.
 func newConnector(cfg Config, background *background.Group) *Connector {
 	return &Connector{
 		enabled: cfg.Settings.Listen != "", key: cfg.Key.Public().(ed25519.PublicKey), store: cfg.Store, owner: cfg.Owner,

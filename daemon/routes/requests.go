@@ -13,7 +13,7 @@ import (
 const (
 	maxLogs    = 500 // maximum number of routes that have a log
 	maxEntries = 200 // maximum number of requests in the log of one route
-	maxField   = 256 // maximum size in bytes of each text in the entry of a request
+	maxField   = 256 // maximum size in bytes of each text in the entry of a request, before it is escaped
 )
 
 // Requests keeps recent requests of routes. It is safe for concurrent use.

@@ -196,8 +196,8 @@ func (s *Service) checkHost(caller caisson.Caller, spec caisson.RouteSpec) error
 	return caisson.Errorf(caisson.Denied, "with a token, the host of a route must be NAME.%s; other hosts can be chosen over the unix socket", s.settings.domain())
 }
 
-// checkOthers returns a Conflict error if another route has the host and path of a route, or another account has routes of a
-// host that is not the ingress's domain, and an Exhausted error if there are too many routes. The caller must hold s.changing.
+// checkOthers returns a Conflict error if another route has the host and path in spec, or another account has routes of this host
+// and it is not the ingress's domain, and an Exhausted error if there are too many routes. The caller must hold s.changing.
 func (s *Service) checkOthers(ctx context.Context, account, name string, spec caisson.RouteSpec) error {
 	list, err := allRoutes(ctx, s.store)
 	if err != nil {

@@ -100,7 +100,7 @@ func (h *Attachments) Open(ctx context.Context, id, sandbox caisson.ID) (m caiss
 	return caisson.RuntimeMount{Source: f, Writable: true}, err
 }
 
-// open opens the data directory of a volume, which guests see. Returns Conflict if the directory is missing.
+// open opens the data directory of a volume, which guests see. Returns Conflict if the volume exists, but not the directory.
 func (h *Attachments) open(ctx context.Context, id caisson.ID) (*os.File, error) {
 	f, err := h.c.openData(id, unix.O_PATH)
 	if !errors.Is(err, fs.ErrNotExist) {

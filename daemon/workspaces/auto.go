@@ -109,7 +109,7 @@ func (c *Core) applyAuto(ctx context.Context, w *caisson.Workspace) error {
 	return err
 }
 
-// clean removes old workspaces and reviews, and the numbers of existing and removed own files of directories without workspaces.
+// clean removes old workspaces and reviews, and old numbers of existing and removed own files of directories without workspaces.
 func (c *Core) clean(ctx context.Context, at time.Time) {
 	used := map[string]bool{}
 	err := c.eachWorkspace(ctx, func(w *caisson.Workspace) {

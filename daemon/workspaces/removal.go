@@ -24,12 +24,12 @@ const (
 )
 
 // removalCount has the numbers of a host directory's own files, by which automatic syncs are kept from removing more than half
-// of them. Own files are neither hidden, nor downloaded or generated, nor part of git. Only syncs and new workspaces update it.
+// of them. Own files are not hidden, downloaded, generated or part of git. Only syncs, undos, addWorkspace and mergeOld set it.
 type removalCount struct {
 	Files    int64        // existing own files, except those that automatic syncs have created
 	Removed  int64        // own files that automatic syncs have removed since a person last removed files
 	Auto     bool         // whether automatic syncs have created or removed own files since a person last removed files
-	MaxFiles int64        // greatest Files+Removed; starts anew if a workspace is created while the field Auto is false
+	MaxFiles int64        // greatest Files+Removed, or number given to addWorkspace; addWorkspace resets it while Auto is false
 	Held     []caisson.ID // workspaces for which an event has reported that automatic syncs leave removals out
 
 	known bool // whether the numbers were read from disk; if not, automatic syncs remove no own files

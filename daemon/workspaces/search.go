@@ -60,7 +60,7 @@ func (c *secretSearch) search(ctx context.Context, w *caisson.Workspace) error {
 	return durable.WriteJSON(c.dir(w.ID, suspectsFile), &found)
 }
 
-// addTo adds to w the files that may contain secrets according to their content, if the search is complete.
+// addTo adds to w the files whose content may contain secrets, and how much was searched, if the search has ended.
 func (c *secretSearch) addTo(w *caisson.Workspace) error {
 	var found *baseline.SearchResult
 	if err := readJSON(c.dir(w.ID, suspectsFile), &found); err != nil || found == nil {

@@ -174,7 +174,7 @@ func gitEnv() []string {
 	}
 }
 
-// Pull implements repos.Forges. It opens no pull request and returns always the same one.
+// Pull implements repos.Forges. It opens no pull request, and returns one that always has the same number and URL.
 func (r *remotes) Pull(_ context.Context, s forge.Server, req forge.PullRequest) (*forge.Pull, error) {
 	return &forge.Pull{Number: 7, URL: "https://forge.example/pull/7", Draft: !req.Ready, State: "open"}, nil
 }

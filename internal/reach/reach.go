@@ -48,8 +48,8 @@ func (h Host) Check(a netip.Addr, loopback, local bool) error {
 	return caisson.Errorf(caisson.Denied, "the host is this machine or in a private network; this is allowed only for repositories that were added on this machine")
 }
 
-// possibleServer reports whether a server may be at a at all: a is a unicast address, neither link-local nor that of a cloud's
-// metadata service, and is not on this machine's loopback interface unless loopback is set.
+// possibleServer reports whether a server may be at a at all: a is not multicast, unspecified, link-local or that of a cloud's
+// metadata service, nor loopback unless loopback is set; an embedded IPv4 address is not link-local, loopback or for metadata.
 func possibleServer(a netip.Addr, loopback bool) bool {
 	return a.IsValid() && !a.IsLinkLocalUnicast() && !a.IsMulticast() && !a.IsUnspecified() && !slices.Contains(metadata, a) &&
 		(loopback || !a.IsLoopback()) &&

@@ -87,7 +87,7 @@ func (r *Record) Recorder(name string) func(steps []string) {
 
 // Check fails the test if an operation no longer takes a step that testdata/steps/NAME.txt lists for it, where NAME is
 // the test's name. A new step is only logged, because some depend on timing. With CAISSON_TEST_UPDATE=1 it writes the
-// file instead, with the steps of each operation that all of its executions took. It does nothing if the test has
+// file instead, with the steps of each operation that all of its recorded executions took. It does nothing if the test has
 // failed already, and ignores operations that did not run.
 func (r *Record) Check(t testing.TB) {
 	t.Helper()
