@@ -54,7 +54,7 @@ func (c *Client) closeIdle() {
 	}
 }
 
-// takeIdle returns the process of guestd that was kept for the next call; nil if there is none that can be used.
+// takeIdle takes the process of guestd that is kept for the next call out of c; it returns nil if there is none that can be used.
 func (c *Client) takeIdle() *conn {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -107,7 +107,7 @@ func report(err error) int {
 
 // Run executes "guestd files", "guestd test", "guestd terminal list" or "guestd terminal remove" as a function. It returns the
 // exit code when that has ended, at the latest soon after ctx has ended and p.In was closed. The other commands need
-// real processes; the fake runtime, which has none, implements them itself, with [ParseLaunch] and [ParseTerminal].
+// real processes; the fake runtime, which has none, implements some of them itself, with [ParseLaunch] and [ParseTerminal].
 func Run(ctx context.Context, p *ProcessEnv) int {
 	if len(p.Args) > 0 {
 		sub := *p

@@ -29,14 +29,14 @@ import (
 //	server: end (after content)            a [result]
 //
 // Then the client may send the next request. A server that cannot accept more content sends its end frame at once; the client
-// answers with an abort frame. A watch is the last request: the process exits when the client's stream ends.
+// answers with an abort frame. A watch, unless refused, is the last request: the process exits when the client's stream ends.
 const (
 	frameRequest = 'Q' // a [request]
 	frameResult  = 'R' // a [result]: the request was refused, is done, or is in progress
 	frameData    = 'D' // the next part of a file or archive
 	frameItems   = 'I' // a JSON array of entries or changes
 	frameEnd     = 'E' // end of the content; from the server: a [result]
-	frameAbort   = 'X' // the client sends no more content, and what it has sent is not used
+	frameAbort   = 'X' // end of the content from the client before the content is complete
 )
 
 const (

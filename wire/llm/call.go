@@ -30,7 +30,7 @@ type call struct {
 	endpoint dialect.Endpoint
 	grant    *caisson.ModelGrant // the guest's grant for models when the request arrived
 	limiter  *limiter            // limits the calls of the sandbox
-	setup    *setup              // configuration of the gateway when the body was read
+	setup    *setup              // configuration of the gateway when the body had been parsed
 
 	req            dialect.Request // the checked body of the request
 	model          *model          // the granted model that answers

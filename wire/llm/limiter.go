@@ -201,8 +201,8 @@ func (m *bodyMemory) reserve(account string, n int64) bool {
 	return true
 }
 
-// A body is the body of a request, in a buffer. The size of the buffer counts towards two limits of the bytes of request bodies
-// that are in memory at the same time: that of the sandbox and that of the account.
+// A body is the body of a request, in a buffer. The bytes by which grow enlarges the buffer count towards two limits of the bytes
+// of request bodies that are in memory at the same time: that of the sandbox and that of the account.
 type body struct {
 	g       *Gateway
 	limiter *limiter // has the limit of the sandbox
@@ -212,7 +212,7 @@ type body struct {
 	account string // account of the request
 }
 
-// newBody returns an empty body for a request of an account. Its bytes count towards the limits of t and of the account.
+// newBody returns an empty body for a request of an account. Its grow counts bytes towards the limits of t and of the account.
 func (g *Gateway) newBody(t *limiter, account string) *body {
 	return &body{g: g, limiter: t, buf: bodyBuffers.Get().(*[]byte), account: account}
 }

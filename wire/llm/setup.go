@@ -13,7 +13,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// A setup is the configuration of the gateway. It is immutable; a call uses the setup that was in force when its body was read.
+// A setup is the configuration of the gateway. It is immutable; a call uses the one in force when its body had been parsed.
 type setup struct {
 	models    map[string]*model         // configured models by alias
 	providers map[string]*modelProvider // configured providers by name

@@ -10,7 +10,7 @@ import (
 	"github.com/caisson-dev/caisson/wire/llm/internal/strictjson"
 )
 
-// maxEvent is the number of bytes of an event that the meter keeps. Only results of tools that the provider runs are longer.
+// maxEvent is the maximum number of bytes that are kept of an event. Only results of tools that the provider runs are longer.
 const maxEvent = 1 << 20
 
 const maxIDs = 64 // maximum number of ids of files and containers at the provider that are kept for an answer

@@ -27,7 +27,7 @@ type meter struct {
 	plain         *jsonscan.Scanner  // reads an answer that is one JSON value; nil if the answer is a stream of events
 	tokens        caisson.TokenCount // the usage that the provider has reported so far
 	outputBytes   int64              // bytes of the model's output so far
-	finished      bool               // the reason why the output ended was read
+	finished      bool               // the reason why the output ended, or why the prompt was blocked, was read
 	usageComplete bool               // the usage in the field tokens is final
 	failed        bool               // the stream has ended with an error
 	done          bool               // the end of the answer was read

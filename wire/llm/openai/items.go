@@ -61,7 +61,7 @@ func checkItems(p *parser, v value) error {
 	return p.list(v, checkItem)
 }
 
-// checkItem checks an item of the input of a responses request, which must have an allowed type, and copies it to p.out.
+// checkItem checks an item of the input of a responses request, and copies it to p.out. A type, if it has one, must be allowed.
 func checkItem(p *parser, v value) error {
 	p.extraTokens += partOverhead
 	kind := v.Get("type").Bytes()
@@ -177,7 +177,7 @@ func (p *parser) checkReferences(v value, levels int) error {
 	return nil
 }
 
-// checkReference checks v, the value of the field name: ids of objects that the provider stores, or a URL. It copies nothing.
+// checkReference checks v, the value of the field name: a URL, or ids of stored objects. It records the ids and copies nothing.
 func (p *parser) checkReference(name string, v value) error {
 	check := p.serverID
 	switch name {

@@ -89,7 +89,7 @@ type entry struct {
 	fields map[string]json.RawMessage // values of the entry's fields, by name
 }
 
-// price returns the model with its prices; false if it has no prices per token, or if it is not one for text or embeddings.
+// price returns the model with its prices; false if it has none per token, or its mode is not chat, responses or embedding.
 func (e entry) price() (caisson.ListedPrice, bool, error) {
 	p := caisson.ListedPrice{Model: e.name}
 	mode := e.stringField("mode")

@@ -98,7 +98,7 @@ func parsePlain(data []byte) ([]caisson.ListedPrice, error) {
 	return list, checkEnd(d)
 }
 
-// parsePrice parses raw, a [caisson.ListedPrice] in JSON. Errors name the model, or i, the index in the list, if it has no name.
+// parsePrice parses raw, a [caisson.ListedPrice] in JSON. Errors name the model, or i, its index in the list.
 func parsePrice(i int, raw json.RawMessage) (caisson.ListedPrice, error) {
 	var in struct {
 		Model    string `json:"model"`

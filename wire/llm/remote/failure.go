@@ -27,7 +27,7 @@ type failureLimiter struct {
 
 // failureCount is the number of refused requests of a source, reduced by one per failureDecay.
 type failureCount struct {
-	count int       // number of refused requests, as of since
+	count int       // number of refused requests, less one per failureDecay until since
 	since time.Time // time to which count has been reduced
 }
 

@@ -43,7 +43,7 @@ type Server struct {
 	failures *failureLimiter                 // counts the refused requests of each source
 }
 
-// NewServer returns a server. The error says which required field of cfg is missing.
+// NewServer returns a server. It returns an error if a required field of cfg is missing.
 func NewServer(cfg ServerConfig) (*Server, error) {
 	if cfg.Runs == nil || cfg.Gateway == nil || cfg.Log == nil {
 		return nil, errors.New("remote: Runs, Gateway and Log are required")
@@ -92,7 +92,7 @@ func (s *Server) verify(h http.Header) (runtoken.Claims, error) {
 	return t.Verify(token)
 }
 
-// refuse logs reason and sends the client status and message; if the source of r has failed too often, it only sends status 429.
+// refuse counts the failure, logs reason, and sends status and message. If the source has failed too often, it only sends 429.
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, status int, reason, message string) {
 	if wait := s.failures.add(r.RemoteAddr); wait > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(wait))

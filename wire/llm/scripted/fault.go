@@ -104,7 +104,7 @@ func orNull(s string) any {
 	return s
 }
 
-// writeError responds with err in the format of an API. Errors other than an apiError become status 500.
+// writeError responds with err: with its body, or else in the format of an API. Errors other than an apiError become status 500.
 func writeError(w http.ResponseWriter, err error, as errorStyle) {
 	e, ok := errors.AsType[*apiError](err)
 	if !ok {

@@ -107,7 +107,7 @@ func (s *Scanner) Write(p []byte) {
 	}
 }
 
-// text adds p, a part of the current string, to the name, or to the value that is being kept.
+// text adds p, a part of the current string, to the value that is being kept, if any. A name is added to key, other text counted.
 func (s *Scanner) text(p []byte) {
 	if s.keptPath >= 0 {
 		s.keep(p...)
@@ -198,7 +198,7 @@ func (s *Scanner) begin(c byte) {
 	s.keep(c)
 }
 
-// endValue ends a value. If that is the value that is being kept, it is stored in found.
+// endValue ends a value. If that is the value that is being kept, it is stored in found, unless it is too long.
 func (s *Scanner) endValue() {
 	if s.keptPath < 0 || s.depth != s.keptDepth {
 		return

@@ -28,8 +28,8 @@ const (
 type Value []byte
 
 // Parse checks that body is exactly one JSON value: valid UTF-8, no duplicate name in an object at any level, in any escaping, no
-// nesting beyond [MaxDepth], at most [MaxMembers] and [MaxElements], and nothing after it. The error is a [*dialect.Refusal].
-// The value shares the memory of body.
+// nesting beyond [MaxDepth], no more members or elements than [MaxMembers] and [MaxElements] allow, and nothing after it.
+// The error is a [*dialect.Refusal]. The value shares the memory of body.
 func Parse(body []byte) (Value, error) {
 	v := Value(bytes.Trim(body, " \t\r\n"))
 	if len(v) == 0 {
