@@ -43,8 +43,8 @@ type Dialect interface {
 }
 
 // Allow contains the grants that apply to a request. If a field is true, the request may use: ProviderTools: tools that the
-// provider executes, such as web search; RemoteURLs: URLs of images and files, which the provider fetches; Beta: beta features of
-// the API, which headers select; ServerState: ids of objects that the provider stores, such as earlier responses.
+// provider executes, such as web search; RemoteURLs: URLs that the provider fetches or calls; Beta: beta features of the API, in
+// headers or fields of the body; ServerState: ids of objects that the provider stores, such as earlier responses.
 type Allow struct{ ProviderTools, RemoteURLs, Beta, ServerState bool }
 
 // A Request is the checked body of a request to a model API.
