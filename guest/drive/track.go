@@ -94,7 +94,7 @@ func (tr *tracker) scan(before *manifest) *manifest {
 	return &s.manifest
 }
 
-// scanner is the state of a scan that creates a manifest.
+// scanner is the state of a scan of the tracked directory. The scan creates a manifest, which is the content of the directory.
 type scanner struct {
 	manifest
 	before     *manifest      // manifest of an earlier scan; nil if there is none
@@ -102,7 +102,8 @@ type scanner struct {
 	modules    map[string]int // number of entries below each node_modules directory
 }
 
-// noteMissing adds a description of what the manifest lacks. entries means that it lacks entries, and not only their content.
+// noteMissing notes what the manifest of the scanned directory does not have because of a limit. entries is true if
+// files are missing in it, and false if only the content of files is.
 func (s *scanner) noteMissing(what string, entries bool) {
 	s.partial = s.partial || entries
 	if !slices.Contains(s.missing, what) {
