@@ -201,8 +201,8 @@ func (m *bodyMemory) reserve(account string, n int64) bool {
 	return true
 }
 
-// A body is the body of a request, in a buffer. The bytes by which grow enlarges the buffer count towards two limits of the bytes
-// of request bodies that are in memory at the same time: that of the sandbox and that of the account.
+// A body is the body of a request, in a buffer. The bytes of the buffer, except the first initialBody, count towards two limits of
+// the bytes of request bodies that are in memory at the same time: that of the sandbox and that of the account.
 type body struct {
 	g       *Gateway
 	limiter *limiter // has the limit of the sandbox
@@ -212,24 +212,37 @@ type body struct {
 	account string // account of the request
 }
 
-// newBody returns an empty body for a request of an account. Its grow counts bytes towards the limits of t and of the account.
+// newBody returns an empty body for a request of an account. Its bytes count towards the limits of t and of the account, also those
+// of a large buffer from the pool; if these exceed a limit, the body begins with a small buffer.
 func (g *Gateway) newBody(t *limiter, account string) *body {
-	return &body{g: g, limiter: t, buf: bodyBuffers.Get().(*[]byte), account: account}
+	b := &body{g: g, limiter: t, buf: bodyBuffers.Get().(*[]byte), account: account}
+	if b.reserve(int64(cap(*b.buf)-initialBody)) != nil {
+		bodyBuffers.Put(b.buf)
+		b.buf = new(make([]byte, 0, initialBody))
+	}
+	return b
 }
 
 func (b *body) bytes() []byte { return *b.buf }
 
-// grow enlarges the buffer to n bytes. It returns a refusal if that exceeds the limit of the sandbox or of the account.
-func (b *body) grow(n int) error {
-	more := int64(n - max(cap(*b.buf), initialBody))
-	if !b.limiter.reserveBytes(more) {
+// reserve counts n bytes towards the limits of the sandbox and of the account. It returns a refusal, and counts nothing, if that
+// exceeds a limit.
+func (b *body) reserve(n int64) error {
+	if !b.limiter.reserveBytes(n) {
 		return refuseRetry(time.Second, "the bodies of the calls under way are too large together; wait for them")
 	}
-	b.held += more
-	if !b.g.bodyMemory.reserve(b.account, more) {
-		b.limiter.reserveBytes(-more)
-		b.held -= more
+	if !b.g.bodyMemory.reserve(b.account, n) {
+		b.limiter.reserveBytes(-n)
 		return refuseRetry(time.Second, "the gateway has too many large bodies to handle; try again")
+	}
+	b.held += n
+	return nil
+}
+
+// grow enlarges the buffer to n bytes. It returns a refusal if that exceeds the limit of the sandbox or of the account.
+func (b *body) grow(n int) error {
+	if err := b.reserve(int64(n - cap(*b.buf))); err != nil {
+		return err
 	}
 	*b.buf = append(make([]byte, 0, n), *b.buf...)
 	return nil
