@@ -31,7 +31,8 @@ type agentHost struct {
 type shared struct {
 	litellm, claude, gemini *upstream
 	mu                      sync.Mutex
-	made                    map[string]bool // Agents that are built, and have a warm snapshot if they support one; guarded by mu.
+	made                    map[string]bool // Agents that are built; guarded by mu.
+	warmed                  map[string]bool // Agents that have a warm snapshot; guarded by mu.
 }
 
 // agents is the agent host of this process, nil until a test requires it. agents and lasting are guarded by agentsMu.
@@ -121,7 +122,7 @@ func newAgentHost(t *testing.T) *agentHost {
 				o.end()
 			}
 		}()
-		s := &shared{made: map[string]bool{}}
+		s := &shared{made: map[string]bool{}, warmed: map[string]bool{}}
 		s.litellm = newUpstream(o, caisson.ProviderLiteLLM, agentScript(), false, newMeeting(2).wrap)
 		s.claude = newUpstream(o, caisson.ProviderAnthropic, agentScript(), true, nil)
 		s.gemini = newUpstream(o, caisson.ProviderGemini, agentScript(), true, nil)
@@ -244,20 +245,20 @@ func (h *host) long(args ...string) string {
 	return string(out)
 }
 
-// make builds an agent and creates its warm snapshot if warm is set, once for all tests.
+// make builds an agent and, if warm is set, creates its warm snapshot; each once for all tests.
 func (h *agentHost) make(id string, warm bool) {
 	h.t.Helper()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.made[id] {
-		return
-	}
 	begin := time.Now()
-	h.long("agent", "build", id)
-	built := time.Now()
-	if warm {
-		h.long("agent", "warm", id)
+	if !h.made[id] {
+		h.long("agent", "build", id)
+		h.made[id] = true
 	}
-	h.made[id] = true
+	built := time.Now()
+	if warm && !h.warmed[id] {
+		h.long("agent", "warm", id)
+		h.warmed[id] = true
+	}
 	h.t.Logf("%s was built in %v and warm after %v", id, built.Sub(begin).Round(time.Second), time.Since(built).Round(time.Second))
 }
