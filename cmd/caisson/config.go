@@ -272,12 +272,6 @@ func (c *config) validate() error {
 			bad(fmt.Sprintf("insecureRegistries[%d]", i), "%q is not host or host:port", r)
 		}
 	}
-	if c.EventRetention < 0 {
-		bad("eventRetention", "%s is negative", c.EventRetention)
-	}
-	if c.IdleExit < 0 {
-		bad("idleExit", "%s is negative", c.IdleExit)
-	}
 	if c.CredentialKeyFile != "" && len(c.CredentialKeyCommand) > 0 {
 		bad("credentialKeyCommand", "the key of credentials comes from credentialKeyFile or from credentialKeyCommand; set one")
 	}

@@ -117,8 +117,8 @@ func (l *launcher) overlayOwnerMap(m caisson.RuntimeMount, uidBase uint32) (*os.
 const nobody = 65534
 
 // groupMap maps the directory's group gid to the group of the guest's root, and all other groups below nobody to themselves.
-// The host's group 0 is mapped to the guest's group 0 only if it is the directory's group and root is set, which permits that
-// the host's root is shown as the guest's; otherwise it is mapped to the user nobody.
+// Group 0 of the host is mapped to group 0 of the guest only if it is the directory's group and root is set, which permits that.
+// Otherwise the guest sees it as gid 65534.
 func groupMap(gid, base int, root bool) []syscall.SysProcIDMap {
 	var gids []syscall.SysProcIDMap
 	if gid != 0 || root {
